@@ -1,0 +1,116 @@
+"""Hours and half-open ranges of hours, in UTC.
+
+An hour is named by its start: an aware UTC `datetime` with nothing below the hour. User input becomes one in `parse_hour`
+and nowhere else.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from backfill_platform.errors import HourError
+
+HOUR = timedelta(hours=1)
+PARTITION_KEY_FORMAT = "%Y-%m-%d-%H:%M"
+
+
+def hour_of(moment: datetime) -> datetime:
+    """The hour that holds an aware moment: the start of `[h, h+1)`, in UTC."""
+    if moment.tzinfo is None:
+        raise HourError(f"{moment.isoformat()} has no time zone; give UTC times")
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def parse_hour(text: str) -> datetime:
+    """An hour from ISO 8601 text or a partition key such as `1998-04-30-22:00`; no offset means UTC.
+
+    Raises HourError when the text is no time or does not lie on a full hour in UTC.
+    """
+    moment: datetime | None = None
+    for read in (datetime.fromisoformat, lambda t: datetime.strptime(t, PARTITION_KEY_FORMAT)):  # noqa: DTZ007
+        try:
+            moment = read(text.strip())
+            break
+        except ValueError:
+            continue
+    if moment is None:
+        raise HourError(f"'{text}' is not an hour; write it like 1998-04-30T22 (UTC)")
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment != hour_of(moment):
+        raise HourError(f"'{text}' does not lie on a full hour in UTC; write it like {format_hour(hour_of(moment))}")
+    return moment
+
+
+def format_hour(hour: datetime) -> str:
+    """`1998-04-30T22`: what `parse_hour` reads back."""
+    return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
+
+
+def partition_key(hour: datetime) -> str:
+    """The Dagster partition key of an hour: `1998-04-30-22:00`."""
+    return hour.astimezone(UTC).strftime(PARTITION_KEY_FORMAT)
+
+
+@dataclass(frozen=True, order=True)
+class HourRange:
+    """The hours of `[start, end)`; both ends on the hour, UTC; never empty.
+
+    Raises HourError when an end is not an hour or the range is empty.
+    """
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        for moment in (self.start, self.end):
+            if moment.tzinfo is None or moment != hour_of(moment):
+                raise HourError(f"{moment.isoformat()} is not an hour in UTC")
+        if self.end <= self.start:
+            raise HourError(
+                f"the range from {format_hour(self.start)} to {format_hour(self.end)} is empty; ranges are half-open, "
+                f"so one hour is --from {format_hour(self.start)} --to {format_hour(self.start + HOUR)}"
+            )
+
+    @classmethod
+    def parse(cls, start: str, end: str) -> "HourRange":
+        """The range of two texts as `parse_hour` reads them."""
+        return cls(parse_hour(start), parse_hour(end))
+
+    @classmethod
+    def covering(cls, hours: Iterable[datetime]) -> "HourRange":
+        """The smallest range that holds all the given hours."""
+        found = sorted(hours)
+        if not found:
+            raise HourError("no hours to cover")
+        return cls(found[0], found[-1] + HOUR)
+
+    def __iter__(self) -> Iterator[datetime]:
+        hour = self.start
+        while hour < self.end:
+            yield hour
+            hour += HOUR
+
+    def __len__(self) -> int:
+        return (self.end - self.start) // HOUR
+
+    def __contains__(self, moment: datetime) -> bool:
+        return self.start <= moment < self.end
+
+    def __str__(self) -> str:
+        return f"[{format_hour(self.start)}, {format_hour(self.end)})"
+
+    def intersect(self, other: "HourRange") -> "HourRange | None":
+        """The hours both ranges hold, or None."""
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return HourRange(start, end) if start < end else None
+
+
+def merge_hours(hours: Iterable[datetime]) -> tuple[HourRange, ...]:
+    """The fewest ranges that hold exactly the given hours, in order."""
+    ranges: list[HourRange] = []
+    for hour in sorted(set(hours)):
+        if ranges and ranges[-1].end == hour:
+            ranges[-1] = HourRange(ranges[-1].start, hour + HOUR)
+        else:
+            ranges.append(HourRange(hour, hour + HOUR))
+    return tuple(ranges)

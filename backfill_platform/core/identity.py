@@ -1,0 +1,41 @@
+"""Fingerprints of hours, and the names of repairs and their attempts."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_WRAP = 1 << 64
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What an hour holds: its net row count and the sign-aware sum of its row hashes, modulo 2**64.
+
+    Sums of fingerprints are fingerprints of sums (the hash sum is linear), so `target + delta == desired` proves a delta
+    before it is published. Equal fingerprints from different server versions or table declarations mean nothing.
+    """
+
+    rows: int = 0
+    hash: int = 0
+
+    def __add__(self, other: "Fingerprint") -> "Fingerprint":
+        return Fingerprint(self.rows + other.rows, (self.hash + other.hash) % _WRAP)
+
+    def __sub__(self, other: "Fingerprint") -> "Fingerprint":
+        return Fingerprint(self.rows - other.rows, (self.hash - other.hash) % _WRAP)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hash", self.hash % _WRAP)
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.hash:016x}"
+
+
+EMPTY = Fingerprint()
+
+
+def repair_id(now: datetime, entropy: bytes) -> str:
+    """A sortable, readable name of a repair: `r19980430t220000_1f2e3d`. Safe in table names and branch names.
+
+    The clock and the randomness are the caller's: a repair resumed by another process keeps its name.
+    """
+    return f"r{now.astimezone(UTC):%Y%m%dt%H%M%S}_{entropy.hex()[:6]}"
