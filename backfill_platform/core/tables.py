@@ -14,11 +14,15 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 class Layer(StrEnum):
-    """Asset key prefix, lake namespace and ClickHouse database of a table."""
+    """Asset key prefix, lake namespace and ClickHouse database of a table.
+
+    `quarantine` exists in the lake only: one table beside each table that rejects rows.
+    """
 
     RAW = "raw"
     TRANSFORMED = "transformed"
     AGGREGATED = "aggregated"
+    QUARANTINE = "quarantine"
 
 
 class ColumnType(StrEnum):
@@ -54,7 +58,8 @@ class Table:
     """A table of a pipeline.
 
     `hour` names the column that holds the hour owning the row: the ingestion hour in `raw`, the owning hour elsewhere.
-    `key` names the columns that identify a row within its hour; empty where rows have no identity (`raw`).
+    `key` names the columns that identify a row within its hour; empty where an hour has one row. Rows of `raw` have no
+    identity and are never published.
     Raises SpecError when names clash or the key cannot be one.
     """
 

@@ -1,0 +1,224 @@
+"""The lake: one Iceberg table per table of a pipeline, partitioned by hour.
+
+Hours are written to a branch named after the repair, audited there, and promoted to `main` in one commit. A branch that was
+never promoted changes nothing for readers of `main`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import HourTransform
+from pyiceberg.types import (
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from backfill_platform.core.hours import HOUR, HourRange, merge_hours
+from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.errors import LakeConflict, PreconditionError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+MAIN = "main"
+
+_TYPES: Mapping[ColumnType, IcebergType] = {
+    ColumnType.BOOLEAN: BooleanType(),
+    ColumnType.INT32: IntegerType(),
+    ColumnType.INT64: LongType(),
+    ColumnType.FLOAT64: DoubleType(),
+    ColumnType.STRING: StringType(),
+    ColumnType.TIMESTAMP: TimestamptzType(),
+}
+
+
+@dataclass(frozen=True)
+class LakeFile:
+    """One Parquet file of a table; all its rows are owned by `hour`."""
+
+    uri: str
+    hour: datetime
+    rows: int
+    bytes: int
+
+
+def quarantine_of(table: Table) -> Table:
+    """The lake table beside `table` that keeps the rows its checks rejected, with the reason and the raw payload."""
+    columns = (
+        Column("hour", ColumnType.TIMESTAMP, description="the hour the row would have belonged to"),
+        Column("reason", ColumnType.STRING, description="the checks that failed, separated by '; '"),
+        Column("payload", ColumnType.STRING, description="the line as it came, or the rejected row as JSON"),
+    )
+    return Table(Layer.QUARANTINE, f"{table.layer}_{table.name}", columns)
+
+
+class Lake:
+    """Tables below one root URI, in one SQL catalog. Safe to share between threads: each call loads what it needs."""
+
+    def __init__(self, catalog_uri: str, root_uri: str) -> None:
+        """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata."""
+        self.root_uri = root_uri.rstrip("/")
+        self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+
+    def ensure(self, table: Table) -> None:
+        """Create the table where it is missing, with an empty first snapshot, which branches need.
+
+        Raises PreconditionError when it exists with other columns.
+        """
+        self._catalog.create_namespace_if_not_exists(str(table.layer))
+        fields = [
+            NestedField(number, column.name, _TYPES[column.type], required=False, doc=column.description)
+            for number, column in enumerate(table.columns, 1)
+        ]
+        hour_id = next(field.field_id for field in fields if field.name == table.hour)
+        spec = PartitionSpec(PartitionField(hour_id, 1000, HourTransform(), f"{table.hour}_hour"))
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            try:
+                found = self._catalog.create_table(table.path, Schema(*fields), partition_spec=spec)
+            except TableAlreadyExistsError:
+                found = self._catalog.load_table(table.path)
+        there = {field.name: str(field.field_type) for field in found.schema().fields}
+        declared = {field.name: str(field.field_type) for field in fields}
+        if there != declared:
+            differing = sorted(set(there.items()) ^ set(declared.items()))
+            raise PreconditionError(
+                f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
+                "rename the table in the pipeline, or drop it and land again"
+            )
+        if found.current_snapshot() is None:
+            found.append(found.schema().as_arrow().empty_table())
+
+    def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
+        """The files of the given owning (for `raw`: ingestion) hours, or of all."""
+        wanted = None if hours is None else merge_hours(hours)
+        if wanted == ():
+            return []
+        return self._plan(table, None if wanted is None else _within(table.hour, wanted), branch)
+
+    def files_between(
+        self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN
+    ) -> list[LakeFile]:
+        """The files that may hold rows with `column` in `[start, end)`, by their column bounds: late rows are found too."""
+        return self._plan(table, _between(column, start, end), branch)
+
+    def rows_by_hour(self, table: Table, hours: HourRange | None = None, *, branch: str = MAIN) -> dict[datetime, int]:
+        """The row counts of hours, from Iceberg metadata; hours without rows are absent."""
+        counts: dict[datetime, int] = {}
+        for file in self._plan(table, None if hours is None else _within(table.hour, (hours,)), branch):
+            counts[file.hour] = counts.get(file.hour, 0) + file.rows
+        return counts
+
+    def horizon(self, table: Table) -> datetime | None:
+        """The end of the last hour that has rows, or None: nothing beyond it has landed."""
+        hours = self.rows_by_hour(table)
+        return max(hours) + HOUR if hours else None
+
+    def snapshot_id(self, table: Table, *, branch: str = MAIN) -> int | None:
+        """The id of the branch's current snapshot."""
+        found = self._catalog.load_table(table.path).snapshot_by_name(branch)
+        return None if found is None else found.snapshot_id
+
+    def stage(
+        self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]
+    ) -> None:
+        """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
+        found = self._catalog.load_table(table.path)
+        if found.snapshot_by_name(branch) is not None:
+            found.manage_snapshots().remove_branch(branch).commit()
+        current = found.current_snapshot()
+        if current is None:
+            raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
+        found.manage_snapshots().create_branch(current.snapshot_id, branch).commit()
+        self._replace(found, table, hours, [uri for hour in hours for uri in files.get(hour, [])], branch)
+
+    def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
+        """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
+
+        Hours not given stay as they are on `main`. Raises LakeConflict when another writer was faster, several times over.
+        """
+        found = self._catalog.load_table(table.path)
+        if hours:
+            staged = self.files(table, hours, branch=branch)
+            self._replace(found, table, hours, [file.uri for file in staged], MAIN)
+        self.drop_branch(table, branch)
+
+    def drop_branch(self, table: Table, branch: str) -> None:
+        """Forget a branch; a missing one is fine."""
+        found = self._catalog.load_table(table.path)
+        if found.snapshot_by_name(branch) is not None:
+            found.manage_snapshots().remove_branch(branch).commit()
+
+    def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
+        """Empty the hours on `main`."""
+        self._replace(self._catalog.load_table(table.path), table, hours, [], MAIN)
+
+    def data_uri(self, table: Table, attempt: str) -> str:
+        """A new folder for the files an attempt writes."""
+        return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
+
+    def _replace(
+        self, found: IcebergTable, table: Table, hours: Collection[datetime], uris: list[str], branch: str
+    ) -> None:
+        if not hours:
+            return
+        wanted = _within(table.hour, merge_hours(hours))
+        try:
+            with found.transaction() as transaction:
+                scan = found.scan(row_filter=wanted)
+                scan = scan if branch == MAIN else scan.use_ref(branch)
+                if any(True for _ in scan.plan_files()):
+                    transaction.delete(wanted, branch=branch)
+                if uris:
+                    transaction.add_files(uris, branch=branch, check_duplicate_files=False)
+        except CommitFailedException as error:
+            raise LakeConflict(f"another writer committed to lake table {table} first ({error}); run it again") from error
+
+    def _plan(self, table: Table, row_filter: BooleanExpression | None, branch: str) -> list[LakeFile]:
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return []
+        scan = found.scan() if row_filter is None else found.scan(row_filter=row_filter)
+        if branch != MAIN:
+            scan = scan.use_ref(branch)
+        elif found.current_snapshot() is None:
+            return []
+        return sorted(
+            (
+                LakeFile(
+                    task.file.file_path,
+                    datetime.fromtimestamp(task.file.partition[0] * 3600, UTC),
+                    task.file.record_count,
+                    task.file.file_size_in_bytes,
+                )
+                for task in scan.plan_files()
+            ),
+            key=lambda file: (file.hour, file.uri),
+        )
+
+
+def _between(column: str, start: datetime, end: datetime) -> BooleanExpression:
+    return And(GreaterThanOrEqual(column, start.isoformat()), LessThan(column, end.isoformat()))
+
+
+def _within(column: str, ranges: tuple[HourRange, ...]) -> BooleanExpression:
+    parts = [_between(column, hours.start, hours.end) for hours in ranges]
+    return reduce(Or, parts)

@@ -1,0 +1,173 @@
+"""Web requests of the France 98 site -> sessions by client -> hourly site metrics.
+
+The requests are a sample of one day of the WorldCup98 trace of the Internet Traffic Archive; see examples/worldcup98/.
+"""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandera.pyspark as pa
+import pyspark.sql.types as T
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.tables import Layer
+from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
+from backfill_platform.spark.checks import HourRule, RowRule
+from backfill_platform.spark.sessions import SESSION_START, micros, with_session_start
+from backfill_platform.streams.files import ArchiveFile
+
+GAP = timedelta(minutes=30)
+CAP = timedelta(days=1)
+HOURS = HourRange(datetime(1998, 4, 30, 22, tzinfo=UTC), datetime(1998, 5, 1, 22, tzinfo=UTC))
+REQUESTS_FILE = Path(__file__).parents[2] / "examples" / "worldcup98" / "requests.csv.gz"
+
+
+class Requests(pa.DataFrameModel):
+    """One request to the site, as its log has it."""
+
+    ingestion_hour: T.TimestampType = pa.Field(description="hour in which the request arrived, UTC")
+    event_time: T.TimestampType = pa.Field(description="when the request was made, UTC, to the second")
+    client_id: T.LongType = pa.Field(ge=0, description="number of the client; the log hides its address")
+    url: T.StringType = pa.Field(str_length={"min_value": 1}, description="path requested, decoded as Latin-1")
+    status: T.IntegerType = pa.Field(in_range={"min_value": 100, "max_value": 599}, description="HTTP status")
+    bytes: T.LongType = pa.Field(nullable=True, ge=0, description="bytes sent; NULL where the log has none")
+
+
+class Sessions(pa.DataFrameModel):
+    """A client's requests with less than 30 minutes between neighbours, owned by the hour of the first."""
+
+    hour: T.TimestampType = pa.Field(description="hour in which the session starts, UTC")
+    client_id: T.LongType = pa.Field(ge=0, description="number of the client")
+    started_at: T.TimestampType = pa.Field(description="time of the first request, UTC")
+    ended_at: T.TimestampType = pa.Field(description="time of the last request, UTC")
+    duration_seconds: T.LongType = pa.Field(ge=0, description="from the first to the last request")
+    requests: T.LongType = pa.Field(ge=1, description="number of requests")
+    errors: T.LongType = pa.Field(ge=0, description="requests answered with status 400 or above")
+    bytes: T.LongType = pa.Field(ge=0, description="bytes sent")
+    entry_url: T.StringType = pa.Field(description="path of the first request; the smallest of several in one second")
+    is_open: T.BooleanType = pa.Field(description="may go on beyond what has landed or beyond the cap")
+
+
+class SiteHourly(pa.DataFrameModel):
+    """The sessions that start in an hour, summed up."""
+
+    hour: T.TimestampType = pa.Field(description="hour in which the sessions start, UTC")
+    sessions: T.LongType = pa.Field(ge=1, description="number of sessions")
+    open_sessions: T.LongType = pa.Field(ge=0, description="of these, the ones that may go on")
+    requests: T.LongType = pa.Field(ge=1, description="requests of these sessions")
+    unique_clients: T.LongType = pa.Field(ge=1, description="distinct clients")
+    bytes: T.LongType = pa.Field(ge=0, description="bytes sent")
+    errors: T.LongType = pa.Field(ge=0, description="requests answered with status 400 or above")
+    error_rate: T.DoubleType = pa.Field(in_range={"min_value": 0, "max_value": 1}, description="errors / requests")
+    duration_p50_seconds: T.LongType = pa.Field(ge=0, description="median duration, an actual one (nearest rank)")
+    duration_p90_seconds: T.LongType = pa.Field(ge=0, description="90th percentile of the duration (nearest rank)")
+    duration_p99_seconds: T.LongType = pa.Field(ge=0, description="99th percentile of the duration (nearest rank)")
+
+
+def parse(lines: DataFrame) -> DataFrame:
+    """`client id, day, time, url, status, bytes`; the url may hold commas, the others cannot."""
+    pattern = r"^(\d+),(\d\d/\w{3}/\d{4}),(\d\d:\d\d:\d\d),(.*),([^,]*),([^,]*)$"
+
+    def part(number: int) -> F.Column:  # type: ignore[name-defined]
+        return F.regexp_extract("line", pattern, number)
+
+    moment = F.concat_ws(" ", part(2), part(3))
+    return lines.select(
+        "*",
+        F.try_to_timestamp(moment, F.lit("dd/MMM/yyyy HH:mm:ss")).alias("event_time"),
+        part(1).cast("bigint").alias("client_id"),
+        part(4).alias("url"),
+        part(5).cast("int").alias("status"),
+        part(6).cast("bigint").alias("bytes"),
+    )
+
+
+def build_sessions(requests: DataFrame) -> DataFrame:
+    """One row per session of a client."""
+    events = with_session_start(requests, key="client_id", time="event_time", gap=GAP, cap=CAP)
+    return (
+        events.groupBy("client_id", F.col(SESSION_START).alias("started_at"))
+        .agg(
+            F.max("event_time").alias("ended_at"),
+            F.count("*").alias("requests"),
+            F.count_if(F.col("status") >= 400).alias("errors"),
+            F.coalesce(F.sum("bytes"), F.lit(0)).cast("bigint").alias("bytes"),
+            F.min(F.struct("event_time", "url")).alias("entry"),
+        )
+        .select(
+            F.date_trunc("hour", "started_at").alias("hour"),
+            "client_id",
+            "started_at",
+            "ended_at",
+            F.expr("(unix_micros(ended_at) - unix_micros(started_at)) div 1000000").alias("duration_seconds"),
+            "requests",
+            "errors",
+            "bytes",
+            F.col("entry.url").alias("entry_url"),
+        )
+    )
+
+
+def build_site_hourly(sessions: DataFrame) -> DataFrame:
+    """One row per hour in which a session starts."""
+
+    def duration(share: float) -> F.Column:  # type: ignore[name-defined]
+        return F.expr(f"percentile_disc({share}) within group (order by duration_seconds)").cast("bigint")
+
+    return sessions.groupBy("hour").agg(
+        F.count("*").alias("sessions"),
+        F.count_if("is_open").alias("open_sessions"),
+        F.sum("requests").alias("requests"),
+        F.count_distinct("client_id").alias("unique_clients"),
+        F.sum("bytes").alias("bytes"),
+        F.sum("errors").alias("errors"),
+        (F.sum("errors") / F.sum("requests")).alias("error_rate"),
+        duration(0.5).alias("duration_p50_seconds"),
+        duration(0.9).alias("duration_p90_seconds"),
+        duration(0.99).alias("duration_p99_seconds"),
+    )
+
+
+pipeline = Pipeline(
+    name="clickstream",
+    description="Requests to the France 98 web site, by client and by hour.",
+    start=HOURS.start,
+    end=HOURS.end,
+    source=ArchiveFile(REQUESTS_FILE.as_uri(), HOURS, encoding="ISO-8859-1"),
+    raw=RawTable(
+        "clickstream", Requests, parse, same_event=("client_id", "event_time", "url", "status", "bytes")
+    ),
+    derived=(
+        DerivedTable(
+            Layer.TRANSFORMED,
+            "sessions",
+            Sessions,
+            reads="clickstream",
+            build=build_sessions,
+            window=Window(lookback=GAP, lookahead=UntilClosed(key="client_id", gap=GAP, cap=CAP)),
+            key=("client_id", "started_at"),
+            rules=(
+                RowRule(
+                    "starts before it ends",
+                    lambda: micros(F.col("started_at")) <= micros(F.col("ended_at")),
+                    "a session cannot end before it starts",
+                ),
+                RowRule("errors within requests", lambda: F.col("errors") <= F.col("requests")),
+            ),
+        ),
+        DerivedTable(
+            Layer.AGGREGATED,
+            "site_hourly",
+            SiteHourly,
+            reads="sessions",
+            build=build_site_hourly,
+            rules=(
+                HourRule("one row", lambda: F.count("*") == 1, "an hour is summed up in one row"),
+                HourRule("clients within sessions", lambda: F.max("unique_clients") <= F.max("sessions")),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,161 @@
+"""The declarations a pipeline is written with.
+
+A pipeline is one Python value: a source of lines, a parser, one pandera schema per table, and a pure
+`DataFrame -> DataFrame` function with a declared window per derived table. Assets, checks, lake tables, ClickHouse tables and
+the command line follow from it. `clickstream.py` is an example to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pandera.pyspark import DataFrameModel
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
+from backfill_platform.core.windows import Window
+from backfill_platform.errors import SpecError
+from backfill_platform.spark.checks import HourRule, RowRule, Rules, rules_of
+from backfill_platform.streams.files import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Schema = type[DataFrameModel]
+
+_TYPES: Mapping[str, ColumnType] = {
+    "boolean": ColumnType.BOOLEAN,
+    "int": ColumnType.INT32,
+    "bigint": ColumnType.INT64,
+    "double": ColumnType.FLOAT64,
+    "string": ColumnType.STRING,
+    "timestamp": ColumnType.TIMESTAMP,
+}
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The first table of a pipeline: the events as they came, by ingestion hour.
+
+    `parse` takes a DataFrame with the column `line` and returns it with the schema's columns added, except the hour; what it
+    cannot read becomes NULL and is caught by the schema's checks. `same_event` names the columns that make two rows the same
+    event delivered twice: both are landed and counted, and derived tables see the event once.
+    """
+
+    name: str
+    schema: Schema
+    parse: Callable[[DataFrame], DataFrame]
+    event_time: str = "event_time"
+    same_event: tuple[str, ...] = ()
+    rules: tuple[RowRule | HourRule, ...] = ()
+
+    @cached_property
+    def table(self) -> Table:
+        return _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table computed from another one of the pipeline.
+
+    `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
+    asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table.
+    """
+
+    layer: Layer
+    name: str
+    schema: Schema
+    reads: str
+    build: Callable[[DataFrame], DataFrame]
+    window: Window = Window()
+    key: tuple[str, ...] = ()
+    rules: tuple[RowRule | HourRule, ...] = ()
+    partitioning: Partitioning = Partitioning.DAY
+    publish: bool = True
+
+    @cached_property
+    def table(self) -> Table:
+        return _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One event stream and the tables derived from it.
+
+    `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
+    Raises SpecError when tables do not fit together.
+    """
+
+    name: str
+    description: str
+    start: datetime
+    end: datetime | None
+    source: FileSource
+    raw: RawTable
+    derived: tuple[DerivedTable, ...]
+    owners: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {self.raw.name}
+        for derived in self.derived:
+            if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):
+                raise SpecError(f"pipeline {self.name}: {derived.name} must be transformed or aggregated")
+            if derived.reads not in known:
+                raise SpecError(
+                    f"pipeline {self.name}: {derived.name} reads '{derived.reads}', which is not declared before it; "
+                    f"declared are {', '.join(sorted(known))}"
+                )
+            if derived.name in known:
+                raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
+            known.add(derived.name)
+        event_time = self.raw.event_time
+        if event_time not in self.raw.table.column_names:
+            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
+        for declared in (self.raw, *self.derived):
+            rules_of(declared.schema, declared.rules)
+
+    def declared(self, name: str) -> RawTable | DerivedTable:
+        """The declaration of a table by its bare name. Raises KeyError."""
+        for declared in (self.raw, *self.derived):
+            if declared.name == name:
+                return declared
+        raise KeyError(name)
+
+    def rules(self, name: str) -> Rules:
+        """The checks of a table: its schema's and its own."""
+        declared = self.declared(name)
+        return rules_of(declared.schema, declared.rules)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return (self.raw.table, *(derived.table for derived in self.derived))
+
+    @property
+    def published(self) -> tuple[Table, ...]:
+        """The tables that are kept in ClickHouse."""
+        return tuple(derived.table for derived in self.derived if derived.publish)
+
+    def hours_until(self, now: datetime) -> HourRange:
+        """All hours of the pipeline up to its end, or to the last full hour before `now`."""
+        return HourRange(self.start, self.end or now.replace(minute=0, second=0, microsecond=0))
+
+
+def _table(
+    layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str, ...], partitioning: Partitioning
+) -> Table:
+    container: Any = schema.to_schema()
+    columns = []
+    for column_name, declared in container.columns.items():
+        spark_name = declared.dtype.type.simpleString()
+        if spark_name not in _TYPES:
+            raise SpecError(
+                f"{layer}/{name}: column '{column_name}' is a {spark_name}; supported are {', '.join(_TYPES)}"
+            )
+        columns.append(
+            Column(column_name, _TYPES[spark_name], bool(declared.nullable), declared.description or "")
+        )
+    return Table(layer, name, tuple(columns), hour=hour, key=key, partitioning=partitioning)

@@ -1,0 +1,58 @@
+"""The Spark session: one set of options for a classic local session and for a Connect server."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+OPTIONS: Mapping[str, str] = {
+    # Instants are UTC everywhere; INT96, Spark's default on disk, is refused by pyiceberg.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A time that cannot be parsed is a NULL for the checks to find, not the end of the job.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+
+
+def session_options(*, master: str, remote: str | None, driver_memory: str) -> dict[str, str]:
+    """The options of a session: on the Connect server at `remote` if given, else in this process on `master`.
+
+    Options that only a new JVM can take are left to the server when there is one.
+    """
+    if remote:
+        return {"spark.remote": remote}
+    # Python workers must be this interpreter: the `python3` on PATH may have none of our packages.
+    return {
+        **OPTIONS,
+        "spark.master": master,
+        "spark.app.name": "backfill-platform",
+        "spark.driver.memory": driver_memory,
+        "spark.pyspark.python": sys.executable,
+    }
+
+
+def connect_server_command(*, port: int, master: str, driver_memory: str) -> list[str]:
+    """The command of a Spark Connect server on the loopback address, from the installed pyspark wheel."""
+    import pyspark
+
+    home = os.path.dirname(pyspark.__file__)
+    options = {
+        **session_options(master=master, remote=None, driver_memory=driver_memory),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    confs = [part for key, value in options.items() for part in ("--conf", f"{key}={value}")]
+    return [
+        os.path.join(home, "bin", "spark-submit"),
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        *confs,
+        "spark-internal",
+    ]
