@@ -57,7 +57,12 @@ def sessionize(
 
 
 def _close(
-    key: Hashable, group: list[E], time: Callable[[E], datetime], gap: timedelta, cap: timedelta, horizon: datetime
+    key: Hashable,
+    group: list[E],
+    time: Callable[[E], datetime],
+    gap: timedelta,
+    cap: timedelta,
+    horizon: datetime,
 ) -> Session[E]:
     until = followed_until(time(group[0]), cap, horizon)
     kept = tuple(event for event in group if time(event) < until)

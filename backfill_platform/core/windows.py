@@ -74,6 +74,9 @@ class Window:
         return hour - self.lookback < damaged + HOUR and damaged < hour + HOUR + ahead
 
 
+NO_MARGIN = Window()
+
+
 def followed_until(started: datetime, cap: timedelta, horizon: datetime) -> datetime:
     """The moment up to which a session is known: the cap after its owning hour, or the end of what has landed."""
     return min(hour_of(started) + HOUR + cap, horizon)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow.fs
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import HourTransform
@@ -113,9 +112,7 @@ class Lake:
             return []
         return self._plan(table, None if wanted is None else _within(table.hour, wanted), branch)
 
-    def files_between(
-        self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN
-    ) -> list[LakeFile]:
+    def files_between(self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN) -> list[LakeFile]:
         """The files that may hold rows with `column` in `[start, end)`, by their column bounds: late rows are found too."""
         return self._plan(table, _between(column, start, end), branch)
 
@@ -136,9 +133,7 @@ class Lake:
         found = self._catalog.load_table(table.path).snapshot_by_name(branch)
         return None if found is None else found.snapshot_id
 
-    def stage(
-        self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]
-    ) -> None:
+    def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
         found = self._catalog.load_table(table.path)
         if found.snapshot_by_name(branch) is not None:
@@ -166,6 +161,13 @@ class Lake:
         if found.snapshot_by_name(branch) is not None:
             found.manage_snapshots().remove_branch(branch).commit()
 
+    def discard(self, table: Table, branch: str, attempt: str) -> None:
+        """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
+        self.drop_branch(table, branch)
+        filesystem, folder = pyarrow.fs.FileSystem.from_uri(self.data_uri(table, attempt))
+        if filesystem.get_file_info(folder).type is not pyarrow.fs.FileType.NotFound:
+            filesystem.delete_dir(folder)
+
     def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
         """Empty the hours on `main`."""
         self._replace(self._catalog.load_table(table.path), table, hours, [], MAIN)
@@ -174,9 +176,7 @@ class Lake:
         """A new folder for the files an attempt writes."""
         return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
 
-    def _replace(
-        self, found: IcebergTable, table: Table, hours: Collection[datetime], uris: list[str], branch: str
-    ) -> None:
+    def _replace(self, found: IcebergTable, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
         if not hours:
             return
         wanted = _within(table.hour, merge_hours(hours))
@@ -191,7 +191,7 @@ class Lake:
         except CommitFailedException as error:
             raise LakeConflict(f"another writer committed to lake table {table} first ({error}); run it again") from error
 
-    def _plan(self, table: Table, row_filter: BooleanExpression | None, branch: str) -> list[LakeFile]:
+    def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
         try:
             found = self._catalog.load_table(table.path)
         except NoSuchTableError:
@@ -215,10 +215,9 @@ class Lake:
         )
 
 
-def _between(column: str, start: datetime, end: datetime) -> BooleanExpression:
-    return And(GreaterThanOrEqual(column, start.isoformat()), LessThan(column, end.isoformat()))
+def _between(column: str, start: datetime, end: datetime) -> str:
+    return f"({column} >= '{start.isoformat()}' and {column} < '{end.isoformat()}')"
 
 
-def _within(column: str, ranges: tuple[HourRange, ...]) -> BooleanExpression:
-    parts = [_between(column, hours.start, hours.end) for hours in ranges]
-    return reduce(Or, parts)
+def _within(column: str, ranges: tuple[HourRange, ...]) -> str:
+    return " or ".join(_between(column, hours.start, hours.end) for hours in ranges)

@@ -6,9 +6,9 @@ The requests are a sample of one day of the WorldCup98 trace of the Internet Tra
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pandera.pyspark as pa
 import pyspark.sql.types as T
-from pyspark.sql import DataFrame
+from pandera.pyspark import DataFrameModel, Field
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
@@ -25,53 +25,53 @@ HOURS = HourRange(datetime(1998, 4, 30, 22, tzinfo=UTC), datetime(1998, 5, 1, 22
 REQUESTS_FILE = Path(__file__).parents[2] / "examples" / "worldcup98" / "requests.csv.gz"
 
 
-class Requests(pa.DataFrameModel):
+class Requests(DataFrameModel):
     """One request to the site, as its log has it."""
 
-    ingestion_hour: T.TimestampType = pa.Field(description="hour in which the request arrived, UTC")
-    event_time: T.TimestampType = pa.Field(description="when the request was made, UTC, to the second")
-    client_id: T.LongType = pa.Field(ge=0, description="number of the client; the log hides its address")
-    url: T.StringType = pa.Field(str_length={"min_value": 1}, description="path requested, decoded as Latin-1")
-    status: T.IntegerType = pa.Field(in_range={"min_value": 100, "max_value": 599}, description="HTTP status")
-    bytes: T.LongType = pa.Field(nullable=True, ge=0, description="bytes sent; NULL where the log has none")
+    ingestion_hour: T.TimestampType = Field(description="hour in which the request arrived, UTC")
+    event_time: T.TimestampType = Field(description="when the request was made, UTC, to the second")
+    client_id: T.LongType = Field(ge=0, description="number of the client; the log hides its address")
+    url: T.StringType = Field(str_length={"min_value": 1}, description="path requested, decoded as Latin-1")
+    status: T.IntegerType = Field(in_range={"min_value": 100, "max_value": 599}, description="HTTP status")
+    bytes: T.LongType = Field(nullable=True, ge=0, description="bytes sent; NULL where the log has none")
 
 
-class Sessions(pa.DataFrameModel):
+class Sessions(DataFrameModel):
     """A client's requests with less than 30 minutes between neighbours, owned by the hour of the first."""
 
-    hour: T.TimestampType = pa.Field(description="hour in which the session starts, UTC")
-    client_id: T.LongType = pa.Field(ge=0, description="number of the client")
-    started_at: T.TimestampType = pa.Field(description="time of the first request, UTC")
-    ended_at: T.TimestampType = pa.Field(description="time of the last request, UTC")
-    duration_seconds: T.LongType = pa.Field(ge=0, description="from the first to the last request")
-    requests: T.LongType = pa.Field(ge=1, description="number of requests")
-    errors: T.LongType = pa.Field(ge=0, description="requests answered with status 400 or above")
-    bytes: T.LongType = pa.Field(ge=0, description="bytes sent")
-    entry_url: T.StringType = pa.Field(description="path of the first request; the smallest of several in one second")
-    is_open: T.BooleanType = pa.Field(description="may go on beyond what has landed or beyond the cap")
+    hour: T.TimestampType = Field(description="hour in which the session starts, UTC")
+    client_id: T.LongType = Field(ge=0, description="number of the client")
+    started_at: T.TimestampType = Field(description="time of the first request, UTC")
+    ended_at: T.TimestampType = Field(description="time of the last request, UTC")
+    duration_seconds: T.LongType = Field(ge=0, description="from the first to the last request")
+    requests: T.LongType = Field(ge=1, description="number of requests")
+    errors: T.LongType = Field(ge=0, description="requests answered with status 400 or above")
+    bytes: T.LongType = Field(ge=0, description="bytes sent")
+    entry_url: T.StringType = Field(description="path of the first request; the smallest of several in one second")
+    is_open: T.BooleanType = Field(description="may go on beyond what has landed or beyond the cap")
 
 
-class SiteHourly(pa.DataFrameModel):
+class SiteHourly(DataFrameModel):
     """The sessions that start in an hour, summed up."""
 
-    hour: T.TimestampType = pa.Field(description="hour in which the sessions start, UTC")
-    sessions: T.LongType = pa.Field(ge=1, description="number of sessions")
-    open_sessions: T.LongType = pa.Field(ge=0, description="of these, the ones that may go on")
-    requests: T.LongType = pa.Field(ge=1, description="requests of these sessions")
-    unique_clients: T.LongType = pa.Field(ge=1, description="distinct clients")
-    bytes: T.LongType = pa.Field(ge=0, description="bytes sent")
-    errors: T.LongType = pa.Field(ge=0, description="requests answered with status 400 or above")
-    error_rate: T.DoubleType = pa.Field(in_range={"min_value": 0, "max_value": 1}, description="errors / requests")
-    duration_p50_seconds: T.LongType = pa.Field(ge=0, description="median duration, an actual one (nearest rank)")
-    duration_p90_seconds: T.LongType = pa.Field(ge=0, description="90th percentile of the duration (nearest rank)")
-    duration_p99_seconds: T.LongType = pa.Field(ge=0, description="99th percentile of the duration (nearest rank)")
+    hour: T.TimestampType = Field(description="hour in which the sessions start, UTC")
+    sessions: T.LongType = Field(ge=1, description="number of sessions")
+    open_sessions: T.LongType = Field(ge=0, description="of these, the ones that may go on")
+    requests: T.LongType = Field(ge=1, description="requests of these sessions")
+    unique_clients: T.LongType = Field(ge=1, description="distinct clients")
+    bytes: T.LongType = Field(ge=0, description="bytes sent")
+    errors: T.LongType = Field(ge=0, description="requests answered with status 400 or above")
+    error_rate: T.DoubleType = Field(in_range={"min_value": 0, "max_value": 1}, description="errors / requests")
+    duration_p50_seconds: T.LongType = Field(ge=0, description="median duration, an actual one (nearest rank)")
+    duration_p90_seconds: T.LongType = Field(ge=0, description="90th percentile of the duration (nearest rank)")
+    duration_p99_seconds: T.LongType = Field(ge=0, description="99th percentile of the duration (nearest rank)")
 
 
 def parse(lines: DataFrame) -> DataFrame:
     """`client id, day, time, url, status, bytes`; the url may hold commas, the others cannot."""
     pattern = r"^(\d+),(\d\d/\w{3}/\d{4}),(\d\d:\d\d:\d\d),(.*),([^,]*),([^,]*)$"
 
-    def part(number: int) -> F.Column:  # type: ignore[name-defined]
+    def part(number: int) -> Column:
         return F.regexp_extract("line", pattern, number)
 
     moment = F.concat_ws(" ", part(2), part(3))
@@ -114,7 +114,7 @@ def build_sessions(requests: DataFrame) -> DataFrame:
 def build_site_hourly(sessions: DataFrame) -> DataFrame:
     """One row per hour in which a session starts."""
 
-    def duration(share: float) -> F.Column:  # type: ignore[name-defined]
+    def duration(share: float) -> Column:
         return F.expr(f"percentile_disc({share}) within group (order by duration_seconds)").cast("bigint")
 
     return sessions.groupBy("hour").agg(
@@ -137,9 +137,7 @@ pipeline = Pipeline(
     start=HOURS.start,
     end=HOURS.end,
     source=ArchiveFile(REQUESTS_FILE.as_uri(), HOURS, encoding="ISO-8859-1"),
-    raw=RawTable(
-        "clickstream", Requests, parse, same_event=("client_id", "event_time", "url", "status", "bytes")
-    ),
+    raw=RawTable("clickstream", Requests, parse, same_event=("client_id", "event_time", "url", "status", "bytes")),
     derived=(
         DerivedTable(
             Layer.TRANSFORMED,

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pandera.pyspark import DataFrameModel
 
 from backfill_platform.core.hours import HourRange
+from backfill_platform.core.plan import Node
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
-from backfill_platform.core.windows import Window
+from backfill_platform.core.windows import NO_MARGIN, Window
 from backfill_platform.errors import SpecError
 from backfill_platform.spark.checks import HourRule, RowRule, Rules, rules_of
 from backfill_platform.streams.files import FileSource
@@ -71,7 +72,7 @@ class DerivedTable:
     schema: Schema
     reads: str
     build: Callable[[DataFrame], DataFrame]
-    window: Window = Window()
+    window: Window = NO_MARGIN
     key: tuple[str, ...] = ()
     rules: tuple[RowRule | HourRule, ...] = ()
     partitioning: Partitioning = Partitioning.DAY
@@ -115,14 +116,16 @@ class Pipeline:
         event_time = self.raw.event_time
         if event_time not in self.raw.table.column_names:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
-        for declared in (self.raw, *self.derived):
-            rules_of(declared.schema, declared.rules)
+        for name in known:
+            self.rules(name)
 
     def declared(self, name: str) -> RawTable | DerivedTable:
         """The declaration of a table by its bare name. Raises KeyError."""
-        for declared in (self.raw, *self.derived):
-            if declared.name == name:
-                return declared
+        if name == self.raw.name:
+            return self.raw
+        for derived in self.derived:
+            if derived.name == name:
+                return derived
         raise KeyError(name)
 
     def rules(self, name: str) -> Rules:
@@ -134,6 +137,13 @@ class Pipeline:
     def tables(self) -> tuple[Table, ...]:
         return (self.raw.table, *(derived.table for derived in self.derived))
 
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The tables in the order of the flow."""
+        raw = Node(self.raw.table, None)
+        derived = (Node(one.table, self.declared(one.reads).table, one.window, one.publish) for one in self.derived)
+        return (raw, *derived)
+
     @property
     def published(self) -> tuple[Table, ...]:
         """The tables that are kept in ClickHouse."""
@@ -144,18 +154,12 @@ class Pipeline:
         return HourRange(self.start, self.end or now.replace(minute=0, second=0, microsecond=0))
 
 
-def _table(
-    layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str, ...], partitioning: Partitioning
-) -> Table:
+def _table(layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str, ...], partitioning: Partitioning) -> Table:
     container: Any = schema.to_schema()
     columns = []
     for column_name, declared in container.columns.items():
         spark_name = declared.dtype.type.simpleString()
         if spark_name not in _TYPES:
-            raise SpecError(
-                f"{layer}/{name}: column '{column_name}' is a {spark_name}; supported are {', '.join(_TYPES)}"
-            )
-        columns.append(
-            Column(column_name, _TYPES[spark_name], bool(declared.nullable), declared.description or "")
-        )
+            raise SpecError(f"{layer}/{name}: column '{column_name}' is a {spark_name}; supported are {', '.join(_TYPES)}")
+        columns.append(Column(column_name, _TYPES[spark_name], bool(declared.nullable), declared.description or ""))
     return Table(layer, name, tuple(columns), hour=hour, key=key, partitioning=partitioning)

@@ -101,12 +101,7 @@ def mark_failures(frame: DataFrame, rules: Rules) -> DataFrame:
 
 def is_good() -> Column:
     """Whether a marked row failed nothing."""
-    return F.size(FAILED) == 0
-
-
-def good(aggregate: Callable[[Column], Column], of: str) -> Column:
-    """An aggregate of a column over good rows only."""
-    return aggregate(F.when(is_good(), F.col(of)))
+    return F.size(FAILED).eqNullSafe(0)
 
 
 def _is_not_null(name: str) -> Callable[[], Column]:
@@ -131,7 +126,7 @@ def _length(column: Column, s: Mapping[str, Any]) -> Column:
     return low if s.get("max_value") is None else low & (F.length(column) <= s["max_value"])
 
 
-_COMPILERS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+_COMPILERS: Mapping[str, Callable[[Column, Mapping[str, Any]], Column]] = {
     "equal_to": lambda c, s: c == s["value"],
     "not_equal_to": lambda c, s: c != s["value"],
     "greater_than": lambda c, s: c > s["min_value"],

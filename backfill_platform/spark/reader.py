@@ -85,6 +85,16 @@ def spark_schema(table: Table) -> StructType:
     return StructType([StructField(column.name, _SPARK_TYPES[column.type], True) for column in table.columns])
 
 
+def within(column: str, hours: HourRange) -> Column:
+    """Whether a timestamp column lies in the half-open range."""
+    return between(column, hours.start, hours.end)
+
+
+def between(column: str, start: datetime, end: datetime) -> Column:
+    """Whether a timestamp column lies in `[start, end)`."""
+    return (F.col(column) >= F.lit(start)) & (F.col(column) < F.lit(end))
+
+
 def read_range(
     spark: SparkSession,
     table: Table,
@@ -110,7 +120,7 @@ def read_range(
         files.update(paths)
         schema = spark_schema(table)
         frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
-        return frame.where((F.col(time) >= F.lit(begin)) & (F.col(time) < F.lit(end)))
+        return frame.where(between(time, begin, end))
 
     rows = read(start, edge)
     ahead = window.lookahead
@@ -133,20 +143,15 @@ def read_range(
     return RangeRead(rows, start, edge, len(files), Closure(tuple(counts), limit))
 
 
-def _open_sessions(
-    rows: DataFrame, ahead: UntilClosed, time: str, hours: HourRange, edge: datetime
-) -> DataFrame:
+def _open_sessions(rows: DataFrame, ahead: UntilClosed, time: str, hours: HourRange, edge: datetime) -> DataFrame:
     """(key, last): the sessions that start in `hours` and whose key is not idle for a gap before the edge."""
     near_edge = rows.where(_not_idle(F.col(time), ahead.gap, edge)).select(ahead.key).distinct()
     candidates = rows.select(ahead.key, time).join(near_edge, ahead.key, "left_semi")
     sessions = _sessions(candidates, ahead, time)
-    in_range = (F.col(SESSION_START) >= F.lit(hours.start)) & (F.col(SESSION_START) < F.lit(hours.end))
-    return sessions.where(in_range & _not_idle(F.col("last"), ahead.gap, edge)).select(ahead.key, "last")
+    return sessions.where(within(SESSION_START, hours) & _not_idle(F.col("last"), ahead.gap, edge)).select(ahead.key, "last")
 
 
-def _follow(
-    open_sessions: DataFrame, more: DataFrame, ahead: UntilClosed, time: str, edge: datetime
-) -> DataFrame:
+def _follow(open_sessions: DataFrame, more: DataFrame, ahead: UntilClosed, time: str, edge: datetime) -> DataFrame:
     """The open sessions that are still open at the next edge. A key has at most one open session."""
     known = open_sessions.select(ahead.key, F.col("last").alias(time))
     sessions = _sessions(known.unionByName(more.select(ahead.key, time)), ahead, time)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 SESSION_START = "session_started_at"
 
 
-def with_session_start(
-    events: DataFrame, *, key: str, time: str, gap: timedelta, cap: timedelta | None = None
-) -> DataFrame:
+def with_session_start(events: DataFrame, *, key: str, time: str, gap: timedelta, cap: timedelta | None = None) -> DataFrame:
     """The events with `session_started_at`: the time of the first event of their session.
 
     An event continues the session when it comes less than `gap` after its key's previous event; see `core.windows`.

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange, format_hour
+from backfill_platform.core.hours import HourRange
 from backfill_platform.errors import SpecError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,13 @@ class ArchiveFile:
         return (self.uri,) if self.hours.intersect(hours) else ()
 
     def lines(self, spark: "SparkSession", hours: HourRange) -> "DataFrame":
-        """Columns `line` (decoded), `arrived` (NULL: when it happened) and `fallback_hour`, for the files of the hours."""
-        return _read(spark, [(self.uri, None, self.hours.start)], self.encoding)
+        """Columns `line` (decoded) and `file_hour` (the first of the file), for the files that hold the hours."""
+        return _read(spark, [(uri, self.hours.start) for uri in self.files(hours)], self.encoding)
+
+    def ingestion_hour(self, event_time: "Column") -> "Column":
+        """The hour of the event where the file has that hour, else NULL."""
+        inside = (event_time >= F.lit(self.hours.start)) & (event_time < F.lit(self.hours.end))
+        return F.when(inside, F.date_trunc("hour", event_time))
 
 
 @dataclass(frozen=True)
@@ -54,31 +60,21 @@ class HourlyFiles:
         return tuple(hour.strftime(self.pattern) for hour in hours)
 
     def lines(self, spark: "SparkSession", hours: HourRange) -> "DataFrame":
-        """Columns `line` (decoded), `arrived` (the file's hour) and `fallback_hour`, for the files of the hours."""
-        return _read(spark, [(hour.strftime(self.pattern), hour, hour) for hour in hours], self.encoding)
+        """Columns `line` (decoded) and `file_hour`, for the files of the hours."""
+        return _read(spark, [(hour.strftime(self.pattern), hour) for hour in hours], self.encoding)
+
+    def ingestion_hour(self, event_time: "Column") -> "Column":
+        """The hour of the file, whenever the event happened."""
+        return F.col("file_hour")
 
 
 FileSource = ArchiveFile | HourlyFiles
 
 
-def _read(
-    spark: "SparkSession", files: list[tuple[str, datetime | None, datetime]], encoding: str
-) -> "DataFrame":
-    parts = []
-    for uri, arrived, fallback in files:
-        # Spark keeps the bytes of a text line as they are, so that decoding here loses nothing, blank lines included.
-        line = F.decode(F.col("value").cast("binary"), encoding)
-        parts.append(
-            spark.read.text(uri).select(
-                line.alias("line"), _moment(arrived).alias("arrived"), _moment(fallback).alias("fallback_hour")
-            )
-        )
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionByName(part)
-    return whole
-
-
-def _moment(moment: datetime | None) -> F.Column:  # type: ignore[name-defined]
-    text = None if moment is None else format_hour(moment) + ":00:00Z"
-    return F.lit(text).cast("timestamp")
+def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: str) -> "DataFrame":
+    # Spark keeps the bytes of a text line as they are, so that decoding here loses nothing, blank lines included.
+    line = F.decode(F.col("value").cast("binary"), encoding).alias("line")
+    parts = [spark.read.text(uri).select(line, F.lit(hour).alias("file_hour")) for uri, hour in files]
+    if not parts:
+        return spark.createDataFrame([], "line string, file_hour timestamp")
+    return reduce(lambda one, other: one.unionByName(other), parts)

@@ -1,0 +1,62 @@
+"""What a repair tells while it runs: plain values that Dagster and the command line show in their own ways."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backfill_platform.core.plan import AssetPath, Step
+
+Fact = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check of one hour. Only a blocking check keeps the hour from being written."""
+
+    name: str
+    passed: bool
+    blocking: bool
+    description: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A small table for people: a title, column names and rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Fact, ...], ...]
+
+
+@dataclass(frozen=True)
+class HourOutcome:
+    """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise."""
+
+    asset: AssetPath
+    hour: datetime
+    error: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    checks: tuple[CheckResult, ...] = ()
+    tables: tuple[Rows, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step begins: number `number` of `total`, over `hours` hours."""
+
+    step: Step
+    number: int
+    total: int
+
+
+@dataclass(frozen=True)
+class StepFinished:
+    """A step is over: facts about the whole range, such as how far reading went and the proof of closure."""
+
+    step: Step
+    facts: Mapping[str, Fact]
+    outcomes: Sequence[HourOutcome]
+
+
+Event = StepStarted | HourOutcome | StepFinished
