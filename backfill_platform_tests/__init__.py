@@ -1,0 +1,1 @@
+"""Tests, laid out like the package; `contracts` holds bodies that every implementation of a port must pass."""

@@ -1,6 +1,6 @@
 """What a repair tells while it runs: plain values that Dagster and the command line show in their own ways."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -60,3 +60,4 @@ class StepFinished:
 
 
 Event = StepStarted | HourOutcome | StepFinished
+Listener = Callable[[Event], None]

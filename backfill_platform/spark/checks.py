@@ -101,7 +101,8 @@ def mark_failures(frame: DataFrame, rules: Rules) -> DataFrame:
 
 def is_good() -> Column:
     """Whether a marked row failed nothing."""
-    return F.size(FAILED).eqNullSafe(0)
+    verdict: Column = F.size(FAILED) == 0
+    return verdict
 
 
 def _is_not_null(name: str) -> Callable[[], Column]:

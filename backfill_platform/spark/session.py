@@ -21,6 +21,12 @@ OPTIONS: Mapping[str, str] = {
 }
 
 
+def use_this_interpreter() -> None:
+    """Make Spark's Python workers run this interpreter: the `python3` on PATH may have none of our packages."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
 def session_options(*, master: str, remote: str | None, driver_memory: str) -> dict[str, str]:
     """The options of a session: on the Connect server at `remote` if given, else in this process on `master`.
 
@@ -28,7 +34,6 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
     """
     if remote:
         return {"spark.remote": remote}
-    # Python workers must be this interpreter: the `python3` on PATH may have none of our packages.
     return {
         **OPTIONS,
         "spark.master": master,

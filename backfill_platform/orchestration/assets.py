@@ -1,0 +1,207 @@
+"""The assets of a pipeline: one op that walks the plan for whatever is selected, and reports every hour by itself.
+
+One op, because only so each hour of a range run gets its own materialization with its own metadata, hours that fail stay
+unmaterialized without holding back the others, and "failed and missing" re-runs exactly those.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster_pyspark import LazyPySparkResource
+
+from backfill_platform.core.hours import format_hour, partition_key
+from backfill_platform.core.identity import repair_id
+from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
+from backfill_platform.core.tables import Layer
+from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.orchestration.partitions import hours_of_run
+from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
+from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
+from backfill_platform.repair.audit import AUDIT_CHECKS, check_name
+from backfill_platform.repair.connect import Connections
+from backfill_platform.repair.engine import Context, run
+from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
+from backfill_platform.repair.publish import DRY_RUN_CHECKS, PUBLISH_CHECKS
+from backfill_platform.spark.checks import HourRule
+
+REASON_TAG = "backfill/reason"
+REQUESTER_TAG = "backfill/requester"
+
+_KINDS: dict[str, set[str]] = {
+    Layer.RAW: {"pyspark", "iceberg"},
+    Layer.TRANSFORMED: {"pyspark", "iceberg"},
+    Layer.AGGREGATED: {"pyspark", "iceberg"},
+    DRY_RUN: {"clickhouse"},
+    WAREHOUSE: {"clickhouse"},
+}
+
+
+def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> dg.AssetsDefinition:
+    """All assets of a pipeline with their checks: its lake tables, and `dry_run/*` and `warehouse/*` of the published."""
+
+    @dg.multi_asset(
+        name=pipeline.name,
+        specs=asset_specs(pipeline, partitions),
+        check_specs=check_specs(pipeline, partitions),
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"pipeline_{pipeline.name}",
+        description=pipeline.description,
+    )
+    def materialize(
+        context: dg.AssetExecutionContext,
+        spark: LazyPySparkResource,
+        connections: dg.ResourceParam[Connections],
+        listener: dg.ResourceParam[Listener],
+    ) -> None:
+        tags = context.run.tags
+        selected = [(key.path[0], key.path[1]) for key in context.selected_asset_keys]
+        plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
+        repair = Context(
+            pipeline,
+            connections.lake(),
+            lambda: spark.spark_session,
+            connections.warehouse,
+            clock=lambda: datetime.now(UTC),
+            repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
+            reason=tags.get(REASON_TAG, ""),
+            requester=tags.get(REQUESTER_TAG, tags.get("dagster/sensor_name", "dagster")),
+            code_version=version("backfill-platform"),
+        )
+        context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
+        failed: list[HourOutcome] = []
+        try:
+            for event in run(plan, repair):
+                listener(event)
+                if isinstance(event, StepStarted):
+                    context.log.info(
+                        f"step {event.number} of {event.total}: {'/'.join(event.step.asset)}: {event.step.explanation}"
+                    )
+                elif isinstance(event, HourOutcome):
+                    if event.error:
+                        failed.append(event)
+                        context.log.error(f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}")
+                else:
+                    _report(context, event, repair.repair_id)
+        except BackfillError as error:
+            raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
+        if failed:
+            raise dg.Failure(_summary(failed), allow_retries=False)
+
+    return materialize
+
+
+def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetSpec]:
+    """The specs of all assets of the pipeline."""
+    specs = []
+    for node in pipeline.nodes:
+        table = node.table
+        declared = pipeline.declared(table.name)
+        text = (declared.schema.__doc__ or "").strip()
+        upstream = [node.reads.path] if node.reads else []
+        described: list[tuple[AssetPath, list[AssetPath], str]] = [(table.path, upstream, text)]
+        if node.published:
+            dry_run, warehouse = (DRY_RUN, table.name), (WAREHOUSE, table.name)
+            described.append(
+                (
+                    dry_run,
+                    [table.path],
+                    f"What a repair of {table} would change in ClickHouse: computed, compared and proven, nothing written.",
+                )
+            )
+            described.append((warehouse, [table.path], f"{table} in ClickHouse, repaired by cancel and state rows.\n\n{text}"))
+        for path, deps, description in described:
+            specs.append(
+                dg.AssetSpec(
+                    list(path),
+                    deps=[list(dep) for dep in deps],
+                    description=description,
+                    group_name=pipeline.name,
+                    kinds=_KINDS[path[0]],
+                    owners=list(pipeline.owners),
+                    partitions_def=partitions,
+                    metadata={"dagster/column_schema": column_schema(table)},
+                )
+            )
+    return specs
+
+
+def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetCheckSpec]:
+    """The checks of all assets of the pipeline; each is evaluated per hour inside the run, before anything is written."""
+    specs = []
+    for node in pipeline.nodes:
+        names = [*AUDIT_CHECKS, *_rule_checks(pipeline.declared(node.table.name))]
+        by_asset = {node.table.path: names}
+        if node.published:
+            by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
+            by_asset[(WAREHOUSE, node.table.name)] = list(PUBLISH_CHECKS)
+        for path, checks in by_asset.items():
+            specs += [dg.AssetCheckSpec(name, asset=list(path), partitions_def=partitions) for name in checks]
+    return specs
+
+
+def _rule_checks(declared: RawTable | DerivedTable) -> list[str]:
+    return [check_name(rule.name) for rule in declared.rules if isinstance(rule, HourRule)]
+
+
+def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
+    """Log the hours of a finished step: materializations of the good ones, then the checks of all."""
+    asset = dg.AssetKey(list(finished.step.asset))
+    for outcome in finished.outcomes:
+        if not outcome.error:
+            context.log_event(
+                dg.AssetMaterialization(asset, partition=partition_key(outcome.hour), metadata=hour_metadata(outcome, repair))
+            )
+    context.log_event(
+        dg.AssetObservation(
+            asset,
+            description=f"{finished.step.hours}: {finished.step.explanation}",
+            metadata={
+                **facts_metadata(finished.facts),
+                "repair": repair,
+                "hours": dg.MetadataValue.md(range_overview(finished.outcomes)),
+            },
+        )
+    )
+    for evaluation in _evaluations(context, asset, finished.outcomes):
+        context.log_event(evaluation)
+
+
+def _evaluations(
+    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    declared = {key.name for key in context.selected_asset_check_keys if key.asset_key == asset}
+    keys = {partition_key(outcome.hour) for outcome in outcomes}
+    # The web page shows a check of an hour only when it names the materialization that it judged.
+    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=keys
+    )
+    for outcome in outcomes:
+        key = partition_key(outcome.hour)
+        judged = None
+        if key in storage_ids:
+            judged = AssetCheckEvaluationTargetMaterializationData(
+                storage_id=storage_ids[key], run_id=context.run.run_id, timestamp=datetime.now(UTC).timestamp()
+            )
+        for check in outcome.checks:
+            if check.name in declared:
+                yield dg.AssetCheckEvaluation(
+                    asset_key=asset,
+                    check_name=check.name,
+                    passed=check.passed,
+                    partition=key,
+                    severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
+                    description=check.description,
+                    metadata=facts_metadata(check.facts),
+                    target_materialization_data=judged,
+                )
+
+
+def _summary(failed: Sequence[HourOutcome]) -> str:
+    lines = [f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}: {outcome.error}" for outcome in failed]
+    shown = "\n".join(lines[:50]) + (f"\nand {len(lines) - 50} more" if len(lines) > 50 else "")
+    return f"{len(failed)} hours were not materialized; the others were:\n{shown}"

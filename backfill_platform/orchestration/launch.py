@@ -1,0 +1,56 @@
+"""Running a range in this process, against the instance that the UI shows."""
+
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.plan import AssetPath
+from backfill_platform.errors import SettingsError
+from backfill_platform.orchestration.assets import REASON_TAG, REQUESTER_TAG
+from backfill_platform.orchestration.partitions import range_tags
+from backfill_platform.settings import Settings
+
+
+def prepare_instance(settings: Settings) -> None:
+    """Make the Dagster home of the settings, with the project's dagster.yaml. Raises SettingsError when there is none."""
+    source = settings.project / "dagster.yaml"
+    if not source.is_file():
+        raise SettingsError(
+            f"no dagster.yaml in {settings.project}; run this in the project's folder or name it in BACKFILL_PROJECT"
+        )
+    settings.dagster_home.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, settings.dagster_home / "dagster.yaml")
+
+
+@contextmanager
+def dagster_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    """The instance of the settings: the one that `backfill up` serves."""
+    prepare_instance(settings)
+    with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        yield instance
+
+
+def run_range(
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    *,
+    job: str,
+    hours: HourRange,
+    assets: Collection[AssetPath],
+    reason: str,
+    requester: str,
+) -> dg.ExecuteInProcessResult:
+    """Materialize the assets for the range in one run in this process; the UI shows it like any other.
+
+    Hours that fail do not raise: the result says so, and the listener of the definitions was told each outcome.
+    """
+    return definitions.resolve_job_def(job).execute_in_process(
+        instance=instance,
+        asset_selection=[dg.AssetKey(list(path)) for path in assets],
+        tags={**range_tags(hours), REASON_TAG: reason, REQUESTER_TAG: requester},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        raise_on_error=False,
+    )

@@ -1,0 +1,43 @@
+"""The one partitions object that all assets share, and the hours of a run."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from backfill_platform.core.hours import HOUR, HourRange, parse_hour, partition_key
+from backfill_platform.errors import SettingsError
+from backfill_platform.pipelines.spec import Pipeline
+
+# Dagster's web pages stay quick up to about 25,000 partitions of an asset; this leaves room for a few years.
+_MOST_HOURS = 50_000
+
+
+def shared_partitions(pipelines: Iterable[Pipeline]) -> dg.HourlyPartitionsDefinition:
+    """Hours from the first pipeline's start to the last one's end, or to now where one is live.
+
+    Raises SettingsError when finished pipelines lie so far apart that Dagster would choke on the hours between them.
+    """
+    found = list(pipelines)
+    start = min(pipeline.start for pipeline in found)
+    ends = [pipeline.end for pipeline in found if pipeline.end is not None]
+    end = max(ends) if len(ends) == len(found) else None
+    if end is not None and len(HourRange(start, end)) > _MOST_HOURS:
+        raise SettingsError(
+            f"the pipelines span {len(HourRange(start, end))} hours, from {start:%Y-%m-%d} to {end:%Y-%m-%d}; Dagster bears "
+            f"about {_MOST_HOURS}: list pipelines of one era in BACKFILL_PIPELINES"
+        )
+    return dg.HourlyPartitionsDefinition(start_date=start, end_date=end, timezone="UTC")
+
+
+def hours_of_run(context: dg.AssetExecutionContext) -> HourRange:
+    """The half-open range of hours of a run over one partition or a range of them."""
+    window = context.partition_time_window
+    return HourRange(parse_hour(window.start.isoformat()), parse_hour(window.end.isoformat()))
+
+
+def range_tags(hours: HourRange) -> dict[str, str]:
+    """The run tags by which Dagster runs a whole range in one run; its ends are inclusive."""
+    return {
+        "dagster/asset_partition_range_start": partition_key(hours.start),
+        "dagster/asset_partition_range_end": partition_key(hours.end - HOUR),
+    }

@@ -1,0 +1,39 @@
+"""The resources of a run: Spark, and the lake and warehouse of the settings.
+
+Nothing is opened before a step asks for it, so that loading definitions starts neither Spark nor a connection.
+"""
+
+from typing import Any
+
+from dagster_pyspark import LazyPySparkResource
+
+from backfill_platform.repair.connect import Connections
+from backfill_platform.repair.outcomes import Event
+from backfill_platform.settings import Settings
+from backfill_platform.spark.session import session_options, use_this_interpreter
+
+
+def build_resources(settings: Settings) -> dict[str, Any]:
+    """`spark`, `connections` and a `listener` for the assets; `s3` where the settings name an object store.
+
+    The listener is told every event of a repair as it happens; the command line puts its progress display there.
+    """
+    use_this_interpreter()
+    options = session_options(
+        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
+    )
+    resources: dict[str, Any] = {
+        "spark": LazyPySparkResource(spark_config=options),
+        "connections": Connections(settings),
+        "listener": ignore,
+    }
+    if settings.s3_endpoint_url or settings.s3_region:
+        # Imported here because boto3 adds two seconds to every start, and most installations need none of it.
+        from dagster_aws.s3 import S3Resource
+
+        resources["s3"] = S3Resource(endpoint_url=settings.s3_endpoint_url, region_name=settings.s3_region)
+    return resources
+
+
+def ignore(event: Event) -> None:
+    """The listener of runs that nobody watches from the inside."""

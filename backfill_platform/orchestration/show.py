@@ -1,0 +1,89 @@
+"""How outcomes look in Dagster: metadata of an hour, and a table with bars over a range."""
+
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+
+from backfill_platform.core.hours import format_hour
+from backfill_platform.core.tables import Table
+from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
+
+_BAR = 24
+_MOST_HOURS = 200
+
+
+def hour_metadata(outcome: HourOutcome, repair_id: str) -> dict[str, dg.MetadataValue]:
+    """The facts of an hour, and its tables as Markdown."""
+    metadata = facts_metadata(outcome.facts)
+    for rows in outcome.tables:
+        metadata[rows.title] = dg.MetadataValue.md(markdown(rows))
+    metadata["repair"] = dg.MetadataValue.text(repair_id)
+    return metadata
+
+
+def facts_metadata(facts: Mapping[str, Fact]) -> dict[str, dg.MetadataValue]:
+    """Facts as typed metadata: Dagster plots the numbers over hours."""
+    metadata: dict[str, dg.MetadataValue] = {}
+    for name, value in facts.items():
+        if isinstance(value, bool):
+            metadata[name] = dg.MetadataValue.bool(value)
+        elif isinstance(value, int):
+            metadata[name] = dg.MetadataValue.int(value)
+        elif isinstance(value, float):
+            metadata[name] = dg.MetadataValue.float(value)
+        else:
+            metadata[name] = dg.MetadataValue.text(value)
+    return metadata
+
+
+def range_overview(outcomes: Sequence[HourOutcome]) -> str:
+    """A Markdown table of the hours of a step: a bar of the rows, all numeric facts, and what failed."""
+    ordered = sorted(outcomes, key=lambda outcome: outcome.hour)
+    names = list(dict.fromkeys(name for o in ordered for name, value in o.facts.items() if _is_number(name, value)))
+    most = max((_rows(outcome) for outcome in ordered), default=0)
+    rows = [
+        (
+            format_hour(outcome.hour),
+            "█" * round(_BAR * _rows(outcome) / most) if most else "",
+            *(outcome.facts.get(name, "") for name in names),
+            outcome.error or "ok",
+        )
+        for outcome in ordered[:_MOST_HOURS]
+    ]
+    text = markdown(Rows("hours", ("hour (UTC)", "rows", *names, "verdict"), tuple(rows)))
+    hidden = len(ordered) - len(rows)
+    return text + (f"\n\n{hidden} more hours are not shown; each has its own page." if hidden else "")
+
+
+def markdown(table: Rows) -> str:
+    """A Markdown table; cells cannot break out of it."""
+    lines = [table.columns, tuple("---" for _ in table.columns), *table.rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def column_schema(table: Table) -> dg.TableSchema:
+    """The declared columns, as Dagster shows them."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                column.name,
+                str(column.type),
+                description=column.description,
+                constraints=dg.TableColumnConstraints(nullable=column.nullable),
+            )
+            for column in table.columns
+        ]
+    )
+
+
+def _cell(value: Fact) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _is_number(name: str, value: Fact) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("dagster/")
+
+
+def _rows(outcome: HourOutcome) -> int:
+    rows = outcome.facts.get("rows", 0)
+    return rows if isinstance(rows, int) else 0

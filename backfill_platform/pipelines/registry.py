@@ -1,0 +1,28 @@
+"""Finding the declared pipelines."""
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from backfill_platform.errors import SettingsError
+from backfill_platform.pipelines.spec import Pipeline
+
+
+def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
+    """The `pipeline` of each module, by name.
+
+    Raises SettingsError for a module without one or a name used twice, and SpecError for a declaration that cannot work.
+    """
+    found: dict[str, Pipeline] = {}
+    for module in modules:
+        try:
+            pipeline = import_module(module).pipeline
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(f"BACKFILL_PIPELINES: module {module} gives no `pipeline` ({error})") from error
+        if not isinstance(pipeline, Pipeline):
+            raise SettingsError(f"BACKFILL_PIPELINES: `pipeline` of {module} is no Pipeline")
+        if pipeline.name in found:
+            raise SettingsError(f"BACKFILL_PIPELINES: two pipelines are named {pipeline.name}")
+        found[pipeline.name] = pipeline
+    if not found:
+        raise SettingsError("BACKFILL_PIPELINES names no module")
+    return found

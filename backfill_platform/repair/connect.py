@@ -1,0 +1,36 @@
+"""The one place that opens the lake and the warehouse of the settings."""
+
+from sqlalchemy.engine import make_url
+
+from backfill_platform.errors import WarehouseUnavailable
+from backfill_platform.lake.tables import Lake
+from backfill_platform.settings import Settings
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.embedded import running_url
+
+
+class Connections:
+    """Opens what the settings name, each time it is asked; holds nothing open itself."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def lake(self) -> Lake:
+        """The lake, its catalog's folder made where it is a local file."""
+        catalog = make_url(self._settings.lake_catalog)
+        if catalog.get_backend_name() == "sqlite" and catalog.database:
+            self._settings.home.joinpath("lake").mkdir(parents=True, exist_ok=True)
+        return Lake(self._settings.lake_catalog, self._settings.lake_root)
+
+    def warehouse(self) -> Warehouse:
+        """A client of the warehouse. Raises WarehouseUnavailable with what to do when nothing answers."""
+        given = self._settings.clickhouse_url
+        if given is not None:
+            return Warehouse(given.get_secret_value())
+        url = running_url(self._settings.warehouse_dir)
+        if url is None:
+            raise WarehouseUnavailable(
+                f"no embedded warehouse is running on {self._settings.warehouse_dir}: start it with `backfill up`, or "
+                "name a server in BACKFILL_CLICKHOUSE_URL"
+            )
+        return Warehouse(url)
