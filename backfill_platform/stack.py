@@ -88,7 +88,7 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         if settings.clickhouse_url is None:
             tell("starting the embedded warehouse")
             stack.enter_context(connect_or_start(settings.warehouse_dir))
-        stack.callback(lambda: [child.stop() for child in reversed(children)])
+        stack.callback(_stop, children)
         spark_remote = settings.spark_remote or f"sc://127.0.0.1:{_free_port()}"
         environment = child_environment(
             settings, BACKFILL_SPARK_REMOTE=spark_remote, PYSPARK_PYTHON=sys.executable, PYTHONUNBUFFERED="1"
@@ -169,6 +169,11 @@ def _script(name: str) -> str:
     if found is None:
         raise SettingsError(f"{name} is not installed in this environment; run `make install`")
     return found
+
+
+def _stop(children: list[_Child]) -> None:
+    for child in reversed(children):
+        child.stop()
 
 
 def _probe(name: str, spark_remote: str, web_url: str) -> Callable[[], bool]:

@@ -49,7 +49,8 @@ class Step:
     """One step over all hours of the plan.
 
     `promote` says whether a lake step ends on `main` or stays on the branch of the repair, as in a dry run; `from_branch`
-    whether a step reads what this repair has just built instead of `main`.
+    whether a step reads the branch of the repair instead of `main`; `fresh` whether this repair builds what a warehouse step
+    compares, so that an hour without rows is known to be empty rather than lost.
     """
 
     action: Action
@@ -57,6 +58,7 @@ class Step:
     hours: HourRange
     promote: bool = True
     from_branch: bool = False
+    fresh: bool = False
     explanation: str = ""
 
     @property
@@ -106,14 +108,15 @@ def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: 
             from_branch = node.reads is not None and node.reads.path in built
             action = Action.LAND if node.reads is None else Action.BUILD
             explanation = _explain(node, hours, promote, from_branch)
-            steps.append(Step(action, node, hours, promote, from_branch, explanation))
+            steps.append(Step(action, node, hours, promote, from_branch, explanation=explanation))
             if not promote:
                 built.add(path)
         for prefix, action in ((DRY_RUN, Action.DRY_RUN), (WAREHOUSE, Action.PUBLISH)):
             if (prefix, node.table.name) in assets:
                 from_branch = action is Action.DRY_RUN and path in built
                 explanation = _explain_warehouse(node.table, action, from_branch)
-                steps.append(Step(action, node, hours, False, from_branch, explanation))
+                fresh = path in assets or path in built
+                steps.append(Step(action, node, hours, False, from_branch, fresh, explanation))
     return Plan(pipeline, hours, tuple(steps))
 
 

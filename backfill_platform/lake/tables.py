@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pyarrow.fs
 from pyiceberg.catalog.sql import SqlCatalog
@@ -55,6 +57,15 @@ class LakeFile:
     hour: datetime
     rows: int
     bytes: int
+
+    @property
+    def path(self) -> str:
+        """The file as a process on the same disk names it. Raises PreconditionError when it is in an object store."""
+        if "://" not in self.uri:
+            return self.uri
+        if not self.uri.startswith("file://"):
+            raise PreconditionError(f"{self.uri} is not on a disk that the warehouse shares; publishing it is not built yet")
+        return url2pathname(urlsplit(self.uri).path)
 
 
 def quarantine_of(table: Table) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib import import_module
 
-from backfill_platform.errors import SettingsError
+from backfill_platform.errors import SettingsError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 
 
@@ -26,3 +26,10 @@ def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
     if not found:
         raise SettingsError("BACKFILL_PIPELINES names no module")
     return found
+
+
+def find_pipeline(pipelines: dict[str, Pipeline], name: str) -> Pipeline:
+    """The pipeline of that name. Raises UsageError with the names there are."""
+    if name not in pipelines:
+        raise UsageError(f"there is no pipeline '{name}'; there are: {', '.join(sorted(pipelines))}")
+    return pipelines[name]

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
+ROWS_VALID = "rows_valid"
+ROWS_ADD_UP = "rows_add_up"
+AUDIT_CHECKS = (ROWS_VALID, ROWS_ADD_UP)
+
+
 @dataclass(frozen=True)
 class HourAudit:
     """What was computed for an hour and what became of it. `failures` counts rows by the row rule that they failed."""
@@ -52,7 +57,7 @@ class HourAudit:
     def checks(self, rules: Rules) -> tuple[CheckResult, ...]:
         """The verdicts of the hour: all row rules together, each hour rule, and the counts."""
         rows = CheckResult(
-            "rows_valid",
+            ROWS_VALID,
             not self.quarantined,
             blocking=False,
             description="every row meets the schema; the others are in quarantine with the reason",
@@ -63,7 +68,7 @@ class HourAudit:
             for rule in rules.hours
         )
         counts = CheckResult(
-            "rows_add_up",
+            ROWS_ADD_UP,
             self.adds_up,
             blocking=True,
             description="rows computed = rows written + rows quarantined",

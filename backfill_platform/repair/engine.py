@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
+from backfill_platform.core.windows import NO_MARGIN
 from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
 from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
 from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
-from backfill_platform.repair.publish import dry_run_hours, publish_hours
+from backfill_platform.repair.publish import publish_step
 from backfill_platform.warehouse.client import Warehouse
 
 if TYPE_CHECKING:
@@ -71,15 +72,15 @@ def _waiting(step: Step, failed: Mapping[AssetPath, Mapping[datetime, str]]) -> 
     """The hours of the step whose input failed in this repair, with the reason."""
     node = step.node
     if step.action in (Action.DRY_RUN, Action.PUBLISH):
-        upstream, touches = node.table.path, lambda hour, damaged: hour == damaged
+        upstream, window = node.table.path, NO_MARGIN
     elif node.reads is not None:
-        upstream, touches = node.reads.path, node.window.touches
+        upstream, window = node.reads.path, node.window
     else:
         return {}
     waiting: dict[datetime, str] = {}
     for damaged, error in failed.get(upstream, {}).items():
         for hour in step.hours:
-            if touches(hour, damaged):
+            if window.touches(hour, damaged):
                 waiting.setdefault(hour, f"waits for {'/'.join(upstream)} of {format_hour(damaged)}: {error}")
     return waiting
 
@@ -93,8 +94,7 @@ def _walk(step: Step, hours: list[datetime], context: Context) -> tuple[list[Hou
         return _lake_outcomes(step, built.hours, context), built.facts
     branch = context.repair_id if step.from_branch else MAIN
     files = context.lake.files(step.node.table, hours, branch=branch)
-    use = dry_run_hours if step.action is Action.DRY_RUN else publish_hours
-    return use(step, hours, files, context)
+    return publish_step(step, hours, files, context)
 
 
 def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Context) -> list[HourOutcome]:

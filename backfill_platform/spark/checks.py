@@ -117,8 +117,8 @@ def _allowing_null(
 
 
 def _in_range(column: Column, s: Mapping[str, Any]) -> Column:
-    low = column >= s["min_value"] if s.get("include_min", True) else column > s["min_value"]
-    high = column <= s["max_value"] if s.get("include_max", True) else column < s["max_value"]
+    low: Column = column >= s["min_value"] if s.get("include_min", True) else column > s["min_value"]
+    high: Column = column <= s["max_value"] if s.get("include_max", True) else column < s["max_value"]
     return low & high
 
 

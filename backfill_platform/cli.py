@@ -1,0 +1,287 @@
+"""The `backfill` command. Exit codes: 0 done, 1 differences found or hours failed, 2 wrong use."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from backfill_platform import terminal
+from backfill_platform.core.hours import HourRange, format_hour, parse_hour
+from backfill_platform.core.plan import Plan, make_plan, read_bounds
+from backfill_platform.errors import BackfillError, UsageError
+from backfill_platform.settings import Settings, load_settings
+
+# Dagster, Spark and pandera take seconds to import; `backfill --help` and wrong use must not wait for them.
+
+
+class _Group(click.Group):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BackfillError as error:
+            terminal.err.print(f"[red]error:[/red] {error}", markup=True, soft_wrap=True)
+            ctx.exit(2 if isinstance(error, UsageError) else 1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="backfill-platform")
+def main() -> None:
+    """Find, rebuild, prove and publish damaged hours of event pipelines.
+
+    Ranges are half-open hours in UTC: --from 1998-04-30T22 --to 1998-05-01T00 is two hours.
+    """
+
+
+def _on_range(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report"),
+            click.option("--to", "end", metavar="HOUR", required=required, help="end of the range, not included (UTC)"),
+            click.option("--from", "start", metavar="HOUR", required=required, help="first hour of the range (UTC)"),
+            click.argument("pipeline"),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_select = click.option(
+    "--select", "names", multiple=True, metavar="ASSET", help="an asset to materialize, such as warehouse/sessions; repeatable"
+)
+_reason = click.option("--reason", default="", help="why; kept in the ledger")
+
+
+@main.command()
+def up() -> None:
+    """Start warehouse, Spark, Dagster UI and daemon; Ctrl-C or TERM stops all of it."""
+    from backfill_platform.stack import Services
+    from backfill_platform.stack import up as start
+
+    settings = load_settings()
+
+    def ready(services: Services) -> None:
+        terminal.out.print(
+            f"Dagster UI   {services.web_url}/assets\n"
+            f"             choose an asset, Materialize, a range of hours, Launch backfill\n"
+            f"Spark        {services.spark_remote}\n"
+            f"state        {settings.home}\n"
+            f"stop         Ctrl-C, or kill {services.pid}",
+            soft_wrap=True,
+        )
+
+    sys.exit(start(settings, lambda text: terminal.err.print(text, soft_wrap=True), ready))
+
+
+@main.command()
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report")
+def demo(output: str) -> None:
+    """Land, publish, damage, find, repair and verify 24 hours of real web requests; embedded services only."""
+    from backfill_platform.demo import run_demo
+
+    sys.exit(run_demo(load_settings(), as_json=output == "json"))
+
+
+@main.command()
+@_on_range()
+@_select
+def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]) -> None:
+    """Say what a run over the range would read and do, without doing it."""
+    from backfill_platform.repair.connect import Connections
+    from backfill_platform.repair.selection import named_assets, repair_assets
+
+    settings = load_settings()
+    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    lake = Connections(settings).lake()
+    assets = named_assets(names) if names else repair_assets(declared, lake, hours)
+    found = make_plan(declared.name, declared.nodes, hours, assets)
+    rows = [_plan_row(number, found, declared, lake) for number in range(len(found.steps))]
+    if output == "json":
+        terminal.show_json({"pipeline": declared.name, "from": hours.start, "to": hours.end, "steps": rows})
+        return
+    columns = ("asset", "action", "reads", "files", "pruned", "rows now", "what it does")
+    title = f"{declared.name} {hours}: {len(hours)} hours"
+    terminal.show_table(title, columns, [list(row.values()) for row in rows])
+
+
+def _plan_row(number: int, plan: Plan, declared: Any, lake: Any) -> dict[str, Any]:
+    step = plan.steps[number]
+    source, reads, files, pruned = step.node.reads, "", 0, 0
+    if source is not None and step.node.table.path == step.asset:
+        from_raw = source == declared.raw.table
+        horizon = (lake.horizon(source) or step.hours.end) if from_raw else step.hours.end
+        first, last = read_bounds(step, declared.start, horizon)
+        if first < last:
+            time = declared.raw.event_time if from_raw else source.hour
+            files = len(lake.files_between(source, time, first, last))
+            pruned = len(lake.files(source)) - files
+            reads = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
+        else:
+            reads = f"{source}: nothing has landed yet"
+    elif source is None:
+        reads = ", ".join(declared.source.files(step.hours)) or "no file has these hours"
+    rows = sum(lake.rows_by_hour(step.node.table, step.hours).values())
+    return {
+        "asset": "/".join(step.asset),
+        "action": str(step.action),
+        "reads": reads,
+        "files": files,
+        "pruned": pruned,
+        "rows_now": rows,
+        "explanation": step.explanation,
+    }
+
+
+@main.command("dry-run")
+@_on_range()
+@_reason
+def dry_run(pipeline: str, start: str, end: str, output: str, reason: str) -> None:
+    """Compute the range and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would."""
+    from backfill_platform.repair.selection import dry_run_assets
+
+    settings = load_settings()
+    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), reason, output)
+    changes = any(outcome.facts.get("cancels") or outcome.facts.get("states") for outcome in report.outcomes)
+    sys.exit(1 if changes or not report.success else 0)
+
+
+@main.command()
+@_on_range()
+@_select
+@_reason
+def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...], reason: str) -> None:
+    """Rebuild the range and publish it, as a Dagster run: the UI shows it. Lands hours that have not landed yet."""
+    from backfill_platform.repair.selection import named_assets, repair_assets
+
+    settings = load_settings()
+    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    chosen = named_assets(names)
+    if chosen:
+        make_plan(declared.name, declared.nodes, hours, chosen)
+    report = _run(settings, declared, hours, lambda lake: chosen or repair_assets(declared, lake, hours), reason, output)
+    sys.exit(0 if report.success else 1)
+
+
+def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, reason: str, output: str) -> Any:
+    from backfill_platform.local import open_platform
+
+    with terminal.StepProgress() as progress:
+        progress.say("opening the lake, the warehouse and Dagster")
+        with open_platform(settings) as platform:
+            platform.listen = progress
+            report = platform.run(declared, hours, choose(platform.lake), reason=reason)
+    if output == "json":
+        facts = [terminal.outcome_facts(outcome) for outcome in report.outcomes]
+        terminal.show_json({"run": report.run_id, "success": report.success, "error": report.error, "hours": facts})
+        return report
+    for step in report.steps:
+        terminal.show_outcomes(step)
+        for outcome in step.outcomes:
+            for rows in outcome.tables:
+                terminal.out.print(f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}", style="bold")
+                terminal.show_rows(rows)
+    if report.error:
+        terminal.err.print(f"[red]failed:[/red] {report.error}", soft_wrap=True)
+    return report
+
+
+@main.command()
+@_on_range(required=False)
+def verify(pipeline: str, start: str | None, end: str | None, output: str) -> None:
+    """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal."""
+    found = _survey(pipeline, start, end)
+    rows = [
+        (str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour]), _equal(state, hour))
+        for state in found.tables
+        if state.published
+        for hour in found.hours
+    ]
+    columns = ("table", "hour", "lake", "net state", "FINAL", "equal")
+    if output == "json":
+        terminal.show_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        terminal.show_table(f"{found.pipeline} {found.hours}: rows and fingerprints", columns, rows)
+    sys.exit(0 if all(row[-1] for row in rows) else 1)
+
+
+def _equal(state: Any, hour: datetime) -> bool:
+    return bool(state.lake[hour] == state.net[hour] == state.final[hour])
+
+
+@main.command()
+@_on_range(required=False)
+def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None:
+    """Find damaged hours from data; without a range, in all hours of the pipeline. Exit 1 if there are any."""
+    found = _survey(pipeline, start, end)
+    if output == "json":
+        terminal.show_json(found.gaps)
+    elif found.gaps:
+        rows = [(gap.table, gap.hour, str(gap.kind), gap.evidence) for gap in found.gaps]
+        terminal.show_table(f"{found.pipeline} {found.hours}", ("table", "hour (UTC)", "kind", "evidence"), rows)
+        damaged = HourRange.covering(gap.hour for gap in found.gaps)
+        start, end = format_hour(damaged.start), format_hour(damaged.end)
+        terminal.out.print(f"repair with: backfill run {found.pipeline} --from {start} --to {end}", soft_wrap=True)
+    else:
+        terminal.out.print(f"{found.pipeline} {found.hours}: no gaps in {len(found.hours)} hours")
+    sys.exit(1 if found.gaps else 0)
+
+
+@main.command()
+@_on_range(required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="the newest entries to show")
+def ledger(pipeline: str, start: str | None, end: str | None, output: str, limit: int) -> None:
+    """What repairs did to each hour, and why; newest first."""
+    from backfill_platform.warehouse.ledger import Ledger
+
+    settings = load_settings()
+    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    with _warehouse(settings) as warehouse:
+        entries = Ledger(warehouse).read(pipeline=declared.name, hours=list(hours), limit=limit)
+    if output == "json":
+        terminal.show_json(entries)
+        return
+    columns = ("finished", "repair", "table", "hour (UTC)", "mode", "status", "before", "after", "cancels", "states", "reason")
+    rows = [
+        (
+            *(f"{e.finished_at:%Y-%m-%d %H:%M:%S}", e.repair_id, e.target, e.hour, e.mode, e.status),
+            *(str(e.before or ""), str(e.after or ""), e.cancels, e.states, e.reason),
+        )
+        for e in entries
+    ]
+    terminal.show_table(f"{declared.name} {hours}", columns, rows)
+
+
+def _survey(pipeline: str, start: str | None, end: str | None) -> Any:
+    from backfill_platform.repair.connect import Connections
+    from backfill_platform.repair.detect import survey
+
+    settings = load_settings()
+    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    with _warehouse(settings) as warehouse:
+        return survey(declared, hours, Connections(settings).lake(), warehouse)
+
+
+def _warehouse(settings: Settings) -> Any:
+    from backfill_platform.local import open_warehouse
+
+    return open_warehouse(settings)
+
+
+def _pipeline_and_hours(settings: Settings, pipeline: str, start: str | None, end: str | None) -> tuple[Any, HourRange]:
+    """The declared pipeline and the asked hours, which must be hours that it has."""
+    asked = (None if start is None else parse_hour(start), None if end is None else parse_hour(end))
+    if asked[0] is not None and asked[1] is not None:
+        HourRange(asked[0], asked[1])
+    from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
+
+    declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)
+    every = declared.hours_until(datetime.now(UTC))
+    hours = HourRange(asked[0] or every.start, asked[1] or every.end)
+    if hours.intersect(every) != hours:
+        raise UsageError(f"{pipeline} has the hours {every}; {hours} is not within them")
+    return declared, hours

@@ -1,0 +1,99 @@
+"""Repairs in this process, as the command line and the demo run them: through Dagster, so that the UI shows them too."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.plan import AssetPath
+from backfill_platform.definitions import build_definitions, job_name
+from backfill_platform.lake.tables import Lake
+from backfill_platform.orchestration.launch import dagster_instance, run_range
+from backfill_platform.pipelines.registry import load_pipelines
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.connect import Connections
+from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
+from backfill_platform.settings import Settings
+from backfill_platform.stack import running_services
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.embedded import connect_or_start
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole."""
+
+    success: bool
+    run_id: str
+    outcomes: tuple[HourOutcome, ...]
+    steps: tuple[StepFinished, ...]
+    error: str = ""
+
+    @property
+    def failed(self) -> tuple[HourOutcome, ...]:
+        """The hours that were not materialized."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error)
+
+
+@dataclass
+class Platform:
+    """The lake, the warehouse and Dagster of the settings, open. `listen` is told what happens while a run goes on."""
+
+    settings: Settings
+    pipelines: dict[str, Pipeline]
+    instance: dg.DagsterInstance
+    lake: Lake
+    warehouse: Warehouse
+    listen: Callable[[Event], None] = field(default=lambda event: None)
+
+    def run(self, pipeline: Pipeline, hours: HourRange, assets: tuple[AssetPath, ...], *, reason: str) -> RunReport:
+        """Materialize the assets for the range, in one Dagster run."""
+        events: list[Event] = []
+
+        def listener(event: Event) -> None:
+            events.append(event)
+            self.listen(event)
+
+        result = run_range(
+            build_definitions(self.settings, overrides={"listener": listener}),
+            self.instance,
+            job=job_name(pipeline.name),
+            hours=hours,
+            assets=assets,
+            reason=reason,
+            requester="command line",
+        )
+        outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
+        steps = tuple(event for event in events if isinstance(event, StepFinished))
+        return RunReport(result.success, result.run_id, outcomes, steps, _error(result))
+
+
+@contextmanager
+def open_platform(settings: Settings) -> Iterator[Platform]:
+    """Everything that `backfill up` has started if it is running, else an embedded warehouse for the while of the block."""
+    services = running_services(settings)
+    if services is not None and settings.spark_remote is None:
+        settings = settings.model_copy(update={"spark_remote": services.spark_remote})
+    pipelines = load_pipelines(settings.pipelines)
+    with open_warehouse(settings) as warehouse, dagster_instance(settings) as instance:
+        yield Platform(settings, pipelines, instance, Connections(settings).lake(), warehouse)
+
+
+@contextmanager
+def open_warehouse(settings: Settings) -> Iterator[Warehouse]:
+    """A client of the warehouse of the settings; an embedded one is started for the block unless it is running."""
+    embedded = nullcontext() if settings.clickhouse_url is not None else connect_or_start(settings.warehouse_dir)
+    with embedded, closing(Connections(settings).warehouse()) as warehouse:
+        yield warehouse
+
+
+def _error(result: dg.ExecuteInProcessResult) -> str:
+    for event in result.all_events:
+        if event.is_step_failure:
+            error = event.step_failure_data.error
+            if error is not None:
+                cause = error.cause or error
+                return cause.message.strip()
+    return "" if result.success else "the run failed before its first step; see its page in Dagster"

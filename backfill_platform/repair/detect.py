@@ -1,0 +1,75 @@
+"""Surveying a range: what the lake and the warehouse hold, hour by hour, and which hours are damaged.
+
+Truth comes from data: row counts from Iceberg metadata, fingerprints taken by ClickHouse of its own rows and of the lake's
+files. Nothing is written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backfill_platform.core.gaps import Gap, lake_gaps, landing_gaps, warehouse_gaps
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.identity import EMPTY, Fingerprint
+from backfill_platform.core.tables import Table
+from backfill_platform.lake.tables import Lake, LakeFile
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.warehouse import fingerprints
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.preconditions import target_exists
+
+Prints = Mapping[datetime, Fingerprint]
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What one table holds in each hour: rows in the lake, and fingerprints in the lake and the warehouse if published."""
+
+    table: Table
+    rows: Mapping[datetime, int]
+    published: bool = False
+    lake: Prints = field(default_factory=dict)
+    net: Prints = field(default_factory=dict)
+    final: Prints = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The state of all tables of a pipeline over `hours`, and the damaged hours found in it."""
+
+    pipeline: str
+    hours: HourRange
+    tables: tuple[TableState, ...]
+    gaps: tuple[Gap, ...]
+
+
+def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehouse) -> Survey:
+    """Look at every table of the pipeline over the half-open range of hours."""
+    states: dict[tuple[str, str], TableState] = {}
+    gaps: list[Gap] = []
+    for node in pipeline.nodes:
+        table = node.table
+        rows = lake.rows_by_hour(table, hours)
+        if node.reads is None:
+            gaps += landing_gaps(str(table), hours, rows)
+        else:
+            gaps += lake_gaps(str(table), str(node.reads), hours, rows, states[node.reads.path].rows)
+        state = TableState(table, rows)
+        if node.published:
+            state = _with_fingerprints(state, hours, lake.files(table, hours), warehouse)
+            unbuilt = {gap.hour for gap in gaps if gap.table == str(table)}
+            # An hour that the lake has lost is built again first; until then there is nothing to compare with.
+            comparable = [hour for hour in hours if hour not in unbuilt]
+            gaps += warehouse_gaps(f"warehouse/{table.name}", comparable, state.lake, state.net, state.final)
+        states[table.path] = state
+    return Survey(pipeline.name, hours, tuple(states.values()), tuple(sorted(gaps)))
+
+
+def _with_fingerprints(state: TableState, hours: HourRange, files: list[LakeFile], warehouse: Warehouse) -> TableState:
+    table, every = state.table, list(hours)
+    lake = fingerprints.files(warehouse, table, every, [file.path for file in files])
+    if target_exists(warehouse, table):
+        net, final = fingerprints.net(warehouse, table, every), fingerprints.final(warehouse, table, every)
+    else:
+        net = final = dict.fromkeys(every, EMPTY)
+    return TableState(table, state.rows, True, lake, net, final)

@@ -1,0 +1,175 @@
+"""From lake files to the warehouse: dry runs and publishing walk the same steps, and a dry run stops before the last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from backfill_platform.core.identity import Fingerprint
+from backfill_platform.core.plan import Action, Step
+from backfill_platform.core.tables import Table
+from backfill_platform.lake.tables import MAIN, Lake, LakeFile, quarantine_of
+from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
+from backfill_platform.warehouse.ddl import create_target, schema_hash
+from backfill_platform.warehouse.diff import HourDiff
+from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
+from backfill_platform.warehouse.publish import HourPublish, Prepared, Status, prepare, publish
+from backfill_platform.warehouse.staging import Staging
+
+if TYPE_CHECKING:
+    from backfill_platform.repair.engine import Context
+
+DELTA_PROVEN = "delta_proven"
+MATCHES_LAKE = "matches_lake"
+DRY_RUN_CHECKS = (DELTA_PROVEN,)
+PUBLISH_CHECKS = (MATCHES_LAKE,)
+
+StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
+
+
+def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile], context: Context) -> StepResult:
+    """Stage the files' rows, compare, prove, and for a publish step write: the outcome of every hour, and their sums.
+
+    Hours that the lake has lost are refused: publishing them would delete their rows. What was done is in the ledger.
+    """
+    table = step.node.table
+    warehouse = context.warehouse()
+    started = context.clock()
+    lost = {} if step.from_branch else _lost_hours(step, hours, files, context.lake)
+    outcomes = [HourOutcome(step.asset, hour, error) for hour, error in lost.items()]
+    kept = [hour for hour in hours if hour not in lost]
+    if not kept:
+        return outcomes, {}
+    create_target(warehouse, table)
+    expected = dict.fromkeys(kept, 0)
+    for file in files:
+        if file.hour in expected:
+            expected[file.hour] += file.rows
+    with Staging(warehouse, table, context.repair_id) as staging:
+        staging.load_files([file.path for file in files if file.hour in expected], expected)
+        prepared = prepare(staging, kept)
+        results = publish(prepared) if step.action is Action.PUBLISH else tuple(prepared.hours.values())
+        if any(result.status is Status.UNVERIFIED for result in results):
+            staging.keep()
+    quarantined = _quarantined(step, context, kept)
+    Ledger(warehouse).append(
+        LedgerEntry(
+            repair_id=context.repair_id,
+            attempt_id=context.repair_id,
+            pipeline=context.pipeline.name,
+            target=str(table),
+            hour=result.hour,
+            mode=str(step.action),
+            status=str(result.status),
+            before=result.pre,
+            desired=result.want,
+            after=result.post,
+            cancels=result.cancels,
+            states=result.states,
+            untouched=result.untouched,
+            rows_read=expected[result.hour],
+            rows_quarantined=quarantined.get(result.hour, 0),
+            reason="; ".join(filter(None, (context.reason, result.reason))),
+            requester=context.requester,
+            code_version=context.code_version,
+            server_version=warehouse.server_version,
+            schema_hash=schema_hash(table),
+            started_at=started,
+            finished_at=context.clock(),
+        )
+        for result in results
+    )
+    outcomes += [_outcome(step, result, prepared) for result in results]
+    return outcomes, _totals(results)
+
+
+def _lost_hours(step: Step, hours: Collection[datetime], files: Iterable[LakeFile], lake: Lake) -> dict[datetime, str]:
+    """Hours without rows in the lake although the layer above has some, unless this repair has just built them."""
+    source = step.node.reads
+    there = {file.hour for file in files}
+    if source is None or step.fresh:
+        return {}
+    above = lake.rows_by_hour(source)
+    return {
+        hour: f"the lake has no rows of {step.node.table} for this hour, but {above[hour]} of {source}: materialize "
+        f"{step.node.table} as well, so that nothing is deleted from the warehouse by mistake"
+        for hour in hours
+        if hour not in there and above.get(hour, 0)
+    }
+
+
+def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> dict[datetime, int]:
+    rejects = quarantine_of(step.node.table)
+    found = context.lake.rows_by_hour(rejects, branch=context.repair_id if step.from_branch else MAIN)
+    return {hour: found.get(hour, 0) for hour in hours}
+
+
+def _outcome(step: Step, result: HourPublish, prepared: Prepared) -> HourOutcome:
+    diff = prepared.diffs.get(result.hour)
+    facts: dict[str, Fact] = {
+        "status": str(result.status),
+        "dagster/row_count": result.want.rows,
+        "rows": result.want.rows,
+        "cancels": result.cancels,
+        "states": result.states,
+        "untouched": result.untouched,
+        "fingerprint_before": str(result.pre),
+        "fingerprint_desired": str(result.want),
+    }
+    if result.post is not None and step.action is Action.PUBLISH:
+        facts["fingerprint_after"] = str(result.post)
+    if diff is not None:
+        facts |= {
+            "rows_matched": diff.matched,
+            "rows_changed": diff.changed,
+            "rows_only_in_warehouse": diff.only_there,
+            "rows_only_in_lake": diff.only_here,
+        }
+    good = result.status not in (Status.REFUSED, Status.UNVERIFIED)
+    if step.action is Action.PUBLISH:
+        text = "net state, FINAL and the lake have one fingerprint"
+        check = CheckResult(MATCHES_LAKE, good and result.post == result.want, True, text, _prints(result))
+    else:
+        text = "the fingerprints of the warehouse and of the delta add up to the lake's"
+        check = CheckResult(DELTA_PROVEN, good, True, text, _prints(result))
+    tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
+    return HourOutcome(step.asset, result.hour, result.reason, facts, (check,), tables)
+
+
+def _prints(result: HourPublish) -> dict[str, Fact]:
+    named: dict[str, Fingerprint | None] = {"before": result.pre, "desired": result.want, "after": result.post}
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def _difference(table: Table, diff: HourDiff) -> tuple[Rows, ...]:
+    """What differs, for people: columns, totals, and samples with the old and the new value of what changed."""
+    columns = Rows("changed columns", ("column", "rows"), tuple((change.column, change.rows) for change in diff.columns))
+    effects = Rows(
+        "totals of the hour",
+        ("column", "before", "after"),
+        tuple((effect.column, effect.before, effect.after) for effect in diff.effects if effect.before != effect.after),
+    )
+    samples: list[tuple[Fact, ...]] = []
+    for sample in diff.samples:
+        shown = sample.new or sample.old or {}
+        key = ", ".join(str(shown.get(name)) for name in table.key) or "the hour"
+        if sample.old is None or sample.new is None:
+            samples.append((key, "only in the lake" if sample.old is None else "only in the warehouse", "", ""))
+            continue
+        for name in table.column_names:
+            if sample.old[name] != sample.new[name]:
+                samples.append((key, name, str(sample.old[name]), str(sample.new[name])))
+    rows = Rows("samples", (", ".join(table.key) or "key", "column", "in the warehouse", "in the lake"), tuple(samples))
+    return tuple(found for found in (columns, effects, rows) if found.rows)
+
+
+def _totals(results: Collection[HourPublish]) -> dict[str, Fact]:
+    return {
+        "hours_changed": sum(result.cancels + result.states > 0 for result in results),
+        "hours_unchanged": sum(result.status is Status.UNCHANGED for result in results),
+        "hours_refused": sum(result.status is Status.REFUSED for result in results),
+        "cancels": sum(result.cancels for result in results),
+        "states": sum(result.states for result in results),
+        "rows_untouched": sum(result.untouched for result in results),
+    }

@@ -1,0 +1,120 @@
+"""What the command line shows: tables for people on standard output, progress on standard error, JSON for machines."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from backfill_platform.core.hours import format_hour
+from backfill_platform.core.identity import Fingerprint
+from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+_HIDDEN = ("dagster/", "fingerprint_")
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on standard output; hours are ISO 8601 in UTC, fingerprints are `rows:hash`."""
+    out.print_json(json.dumps(value, default=_plain))
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; numbers to the right."""
+    grid = Grid(title=title, title_justify="left", header_style="bold")
+    data = [tuple(row) for row in rows]
+    for number, column in enumerate(columns):
+        numeric = bool(data) and all(isinstance(row[number], int | float) for row in data)
+        grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in data:
+        grid.add_row(*(_text(cell) for cell in row))
+    out.print(grid)
+
+
+def show_rows(rows: Rows) -> None:
+    """A small table of an outcome."""
+    show_table(rows.title, rows.columns, rows.rows)
+
+
+def show_outcomes(step: StepFinished) -> None:
+    """The hours of a step with their facts and what failed, and the facts of the whole step."""
+    names = list(
+        dict.fromkeys(
+            name for outcome in step.outcomes for name in outcome.facts if not name.startswith(_HIDDEN) and name != "status"
+        )
+    )
+    rows = [
+        (
+            format_hour(outcome.hour),
+            *(outcome.facts.get(name, "") for name in names),
+            f"[red]{outcome.error}[/red]" if outcome.error else str(outcome.facts.get("status", "ok")),
+        )
+        for outcome in sorted(step.outcomes, key=lambda outcome: outcome.hour)
+    ]
+    show_table("/".join(step.step.asset), ("hour (UTC)", *names, "verdict"), rows)
+    if step.facts:
+        out.print("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items()), style="dim")
+
+
+class StepProgress:
+    """A line per step that shows that something is going on, and for how long."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err)
+        self._task: Any = None
+
+    def __enter__(self) -> "StepProgress":
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """What is going on now."""
+        self._progress.update(self._task, description=text)
+        if not err.is_terminal:
+            err.print(text)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepStarted):
+            self.say(f"step {event.number} of {event.total}: {event.step.action} {'/'.join(event.step.asset)}")
+
+
+def outcome_facts(outcome: HourOutcome) -> dict[str, Any]:
+    """An outcome for JSON."""
+    return {
+        "asset": "/".join(outcome.asset),
+        "hour": outcome.hour,
+        "error": outcome.error,
+        **outcome.facts,
+        **{
+            rows.title.replace(" ", "_"): [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+            for rows in outcome.tables
+        },
+    }
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, datetime):
+        return format_hour(cell)
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Fingerprint):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
