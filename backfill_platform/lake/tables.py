@@ -6,7 +6,7 @@ never promoted changes nothing for readers of `main`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from backfill_platform.core.hours import HOUR, HourRange, merge_hours
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
 
 MAIN = "main"
+_ATTEMPTS = 20
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
     ColumnType.BOOLEAN: BooleanType(),
@@ -102,7 +104,9 @@ class Lake:
             found = self._catalog.load_table(table.path)
         except NoSuchTableError:
             try:
-                found = self._catalog.create_table(table.path, Schema(*fields), partition_spec=spec)
+                found = self._catalog.create_table(
+                    table.path, Schema(*fields), partition_spec=spec, properties={"commit.retry.num-retries": "0"}
+                )
             except TableAlreadyExistsError:
                 found = self._catalog.load_table(table.path)
         there = {field.name: str(field.field_type) for field in found.schema().fields}
@@ -113,8 +117,7 @@ class Lake:
                 f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
                 "rename the table in the pipeline, or drop it and land again"
             )
-        if found.current_snapshot() is None:
-            found.append(found.schema().as_arrow().empty_table())
+        self._commit(table, _first_snapshot)
 
     def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
         """The files of the given owning (for `raw`: ingestion) hours, or of all."""
@@ -146,31 +149,23 @@ class Lake:
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
-        found = self._catalog.load_table(table.path)
-        if found.snapshot_by_name(branch) is not None:
-            found.manage_snapshots().remove_branch(branch).commit()
-        current = found.current_snapshot()
-        if current is None:
-            raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
-        found.manage_snapshots().create_branch(current.snapshot_id, branch).commit()
-        self._replace(found, table, hours, [uri for hour in hours for uri in files.get(hour, [])], branch)
+        self._commit(table, lambda found: _restart_branch(found, table, branch))
+        uris = [uri for hour in hours for uri in files.get(hour, [])]
+        self._replace(table, hours, uris, branch)
 
     def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
         """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
 
         Hours not given stay as they are on `main`. Raises LakeConflict when another writer was faster, several times over.
         """
-        found = self._catalog.load_table(table.path)
         if hours:
             staged = self.files(table, hours, branch=branch)
-            self._replace(found, table, hours, [file.uri for file in staged], MAIN)
+            self._replace(table, hours, [file.uri for file in staged], MAIN)
         self.drop_branch(table, branch)
 
     def drop_branch(self, table: Table, branch: str) -> None:
         """Forget a branch; a missing one is fine."""
-        found = self._catalog.load_table(table.path)
-        if found.snapshot_by_name(branch) is not None:
-            found.manage_snapshots().remove_branch(branch).commit()
+        self._commit(table, lambda found: _drop_branch(found, branch))
 
     def discard(self, table: Table, branch: str, attempt: str) -> None:
         """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
@@ -181,17 +176,18 @@ class Lake:
 
     def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
         """Empty the hours on `main`."""
-        self._replace(self._catalog.load_table(table.path), table, hours, [], MAIN)
+        self._replace(table, hours, [], MAIN)
 
     def data_uri(self, table: Table, attempt: str) -> str:
         """A new folder for the files an attempt writes."""
         return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
 
-    def _replace(self, found: IcebergTable, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
+    def _replace(self, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
         if not hours:
             return
         wanted = _within(table.hour, merge_hours(hours))
-        try:
+
+        def change(found: IcebergTable) -> None:
             with found.transaction() as transaction:
                 scan = found.scan(row_filter=wanted)
                 scan = scan if branch == MAIN else scan.use_ref(branch)
@@ -199,8 +195,31 @@ class Lake:
                     transaction.delete(wanted, branch=branch)
                 if uris:
                     transaction.add_files(uris, branch=branch, check_duplicate_files=False)
-        except CommitFailedException as error:
-            raise LakeConflict(f"another writer committed to lake table {table} first ({error}); run it again") from error
+
+        self._commit(table, change)
+
+    def _commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
+        """Apply a change to the newest metadata, again from the start when another writer was faster.
+
+        pyiceberg's own retry would commit what was planned against the older state: both writers' rows of an hour.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type(LakeConflict),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.02, max=1),
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt:
+                found = self._catalog.load_table(table.path)
+                try:
+                    change(found)
+                except (CommitFailedException, ValueError) as error:
+                    if self._catalog.load_table(table.path).metadata_location == found.metadata_location:
+                        raise
+                    raise LakeConflict(
+                        f"another writer keeps committing to lake table {table} ({error}); run it again"
+                    ) from error
 
     def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
         try:
@@ -224,6 +243,26 @@ class Lake:
             ),
             key=lambda file: (file.hour, file.uri),
         )
+
+
+def _first_snapshot(found: IcebergTable) -> None:
+    if found.current_snapshot() is None:
+        found.append(found.schema().as_arrow().empty_table())
+
+
+def _restart_branch(found: IcebergTable, table: Table, branch: str) -> None:
+    current = found.current_snapshot()
+    if current is None:
+        raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
+    changes = found.manage_snapshots()
+    if found.snapshot_by_name(branch) is not None:
+        changes = changes.remove_branch(branch)
+    changes.create_branch(current.snapshot_id, branch).commit()
+
+
+def _drop_branch(found: IcebergTable, branch: str) -> None:
+    if found.snapshot_by_name(branch) is not None:
+        found.manage_snapshots().remove_branch(branch).commit()
 
 
 def _between(column: str, start: datetime, end: datetime) -> str:

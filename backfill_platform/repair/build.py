@@ -97,9 +97,11 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, hours
     rules = pipeline.rules(table.name)
     marked = mark_failures(require_columns(built, rules, str(table)), rules)
     payload = F.to_json(F.struct(*table.column_names))
-    audits = write_and_audit(
-        marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=(table.hour, *table.key)
-    )
+    sort_by = (table.hour, *table.key)
+    try:
+        audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
+    finally:
+        read.release()
     return Built(audits, read, len(lake.files(source, branch=branch)))
 
 

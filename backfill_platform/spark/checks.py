@@ -59,7 +59,7 @@ def rules_of(schema: Any, own: Iterable[RowRule | HourRule] = ()) -> Rules:
             row_rules.append(RowRule(f"{name}: missing", _is_not_null(name), f"{name} must have a value"))
         for check in column.checks:
             compiled = _COMPILERS.get(check.name)
-            if compiled is None or column.unique:
+            if compiled is None:
                 raise SpecError(
                     f"{schema.__name__}.{name}: the check '{check.name}' cannot be run on Spark in one pass; use one of "
                     f"{', '.join(sorted(_COMPILERS))}, or a RowRule of the table"

@@ -71,13 +71,22 @@ class Closure:
 
 @dataclass(frozen=True)
 class RangeRead:
-    """The rows a transform needs for a range, and the files and bounds `[start, end)` they were read from."""
+    """The rows a transform needs for a range, and the files and bounds `[start, end)` they were read from.
+
+    Call `release` when the rows have been used: the open keys are kept in Spark's storage until then.
+    """
 
     rows: DataFrame
     start: datetime
     end: datetime
     files: int
     closure: Closure
+    kept: tuple[DataFrame, ...] = ()
+
+    def release(self) -> None:
+        """Give back what was kept. The rows can still be computed, slowly."""
+        for frame in self.kept:
+            frame.unpersist()
 
 
 def spark_schema(table: Table) -> StructType:
@@ -128,6 +137,7 @@ def read_range(
         return RangeRead(rows, start, edge, len(files), Closure())
 
     open_sessions = _open_sessions(rows, ahead, time, hours, edge).persist()
+    kept = [open_sessions]
     counts = [(edge - hours.end, open_sessions.count())]
     for next_edge in edges:
         if counts[-1][1] == 0:
@@ -136,11 +146,10 @@ def read_range(
         rows = rows.unionByName(more)
         followed = _follow(open_sessions, more, ahead, time, next_edge).persist()
         counts.append((next_edge - hours.end, followed.count()))
-        open_sessions.unpersist()
+        kept.append(followed)
         open_sessions, edge = followed, next_edge
-    open_sessions.unpersist()
     limit = "" if counts[-1][1] == 0 else ("cap" if edge < horizon else "horizon")
-    return RangeRead(rows, start, edge, len(files), Closure(tuple(counts), limit))
+    return RangeRead(rows, start, edge, len(files), Closure(tuple(counts), limit), tuple(kept))
 
 
 def _open_sessions(rows: DataFrame, ahead: UntilClosed, time: str, hours: HourRange, edge: datetime) -> DataFrame:

@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def test_a_day_is_its_midnight() -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1998-13-01T00", "1998-04-30T22:30", "1998-04-30T22:00+05:30"])
 def test_what_is_no_hour_is_refused_with_how_to_write_one(text: str) -> None:
-    with pytest.raises(HourError, match="1998-04-30T|write it like"):
+    with pytest.raises(HourError, match="write it like"):
         parse_hour(text)
 
 
@@ -79,7 +80,7 @@ def test_an_empty_range_is_refused_with_the_range_of_one_hour(start: str, end: s
 def test_merged_ranges_hold_exactly_the_hours_and_are_the_fewest(chosen: set[datetime]) -> None:
     merged = merge_hours(chosen)
     assert [hour for one in merged for hour in one] == sorted(chosen)
-    assert all(left.end < right.start for left, right in zip(merged, merged[1:], strict=False))
+    assert all(left.end < right.start for left, right in pairwise(merged))
     assert HourRange.covering(chosen) == HourRange(merged[0].start, merged[-1].end)
 
 

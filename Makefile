@@ -1,0 +1,54 @@
+# make            list what there is
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo up test test-slow lint format lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(READY)  ## the main job on a day of real requests: land, publish, damage, find, repair, prove (about three minutes)
+	@$(BIN)/backfill demo
+
+up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all of it
+	@exec $(BIN)/backfill up
+
+test: $(READY) lint  ## lint, types, import rules and the fast tests
+	@scripts/need-chromium
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY)  ## the slow tests
+	@scripts/need-chromium
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## ruff, mypy and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## let ruff format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+install: $(READY)  ## the virtual environment with the locked dependencies, and Java where it is missing
+
+$(READY): requirements.lock pyproject.toml
+	@scripts/need-java
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "error: Python 3.11 is needed, $(PYTHON) is another one; install it or run make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked dependencies into $(VENV) (a minute or two)"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check -e .
+	@touch $(READY)
+
+lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
+	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
+
+clean:  ## forget the environment and all embedded state
+	rm -rf $(VENV) .backfill .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts

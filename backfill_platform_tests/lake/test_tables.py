@@ -1,0 +1,196 @@
+"""The lake on a real Iceberg catalog; files are written by pyarrow, as an engine other than ours."""
+
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.errors import LakeConflict, PreconditionError
+from backfill_platform.lake.tables import Lake, quarantine_of
+from backfill_platform_tests.events import hour
+
+TABLE = Table(
+    Layer.RAW,
+    "events",
+    (
+        Column("ingestion_hour", ColumnType.TIMESTAMP),
+        Column("event_time", ColumnType.TIMESTAMP),
+        Column("n", ColumnType.INT64, nullable=True),
+    ),
+    hour="ingestion_hour",
+)
+
+
+class Writer:
+    """Writes one Parquet file of so many rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+
+    def __call__(self, ingestion: datetime, rows: int, *, late: timedelta = timedelta(0)) -> list[str]:
+        self.count += 1
+        stamp = pa.timestamp("us", "UTC")
+        table = pa.table(
+            {
+                "ingestion_hour": pa.array([ingestion] * rows, stamp),
+                "event_time": pa.array([ingestion - late + timedelta(seconds=n) for n in range(rows)], stamp),
+                "n": pa.array(range(rows), pa.int64()),
+            }
+        )
+        path = self.folder / f"{self.count}.parquet"
+        pq.write_table(table, path, compression="zstd")
+        return [path.as_uri()]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
+
+
+@pytest.fixture
+def table(lake: Lake) -> Table:
+    lake.ensure(TABLE)
+    return TABLE
+
+
+def put(lake: Lake, table: Table, files: dict[datetime, list[str]]) -> None:
+    lake.stage(table, "setup", list(files), files)
+    lake.promote(table, "setup", list(files))
+
+
+def test_a_new_table_is_empty_and_asking_for_it_again_changes_nothing(lake: Lake, table: Table) -> None:
+    first = lake.snapshot_id(table)
+    lake.ensure(table)
+    assert lake.snapshot_id(table) == first
+    assert (lake.files(table), lake.rows_by_hour(table), lake.horizon(table)) == ([], {}, None)
+
+
+def test_a_table_with_other_columns_is_refused_by_name(lake: Lake, table: Table) -> None:
+    changed = Table(table.layer, table.name, (*table.columns[:2], Column("n", ColumnType.STRING)), hour=table.hour)
+    with pytest.raises(PreconditionError, match=r"in n (long, n string|string, n long)"):
+        lake.ensure(changed)
+
+
+def test_what_is_staged_is_seen_on_its_branch_only_until_promoted(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
+    before = lake.snapshot_id(table)
+    lake.stage(table, "r1", [hour(1), hour(2)], {hour(1): write(hour(1), 7), hour(2): write(hour(2), 2)})
+    assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 5}
+    assert lake.snapshot_id(table) == before
+    assert lake.rows_by_hour(table, branch="r1") == {hour(0): 5, hour(1): 7, hour(2): 2}
+    lake.promote(table, "r1", [hour(1)])
+    assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 7}
+    assert lake.snapshot_id(table, branch="r1") is None
+
+
+def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
+    lake.stage(table, "r1", [hour(0)], {})
+    lake.promote(table, "r1", [hour(0)])
+    assert lake.rows_by_hour(table) == {hour(1): 5}
+    lake.remove_hours(table, [hour(1)])
+    assert lake.rows_by_hour(table) == {}
+
+
+def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(n): write(hour(n), 3) for n in range(6)})
+    again = [hour(0), hour(2), hour(5)]
+    lake.stage(table, "r1", again, {found: write(found, 1) for found in again})
+    lake.promote(table, "r1", again)
+    assert lake.rows_by_hour(table) == {hour(n): 1 if hour(n) in again else 3 for n in range(6)}
+    assert [file.hour for file in lake.files(table, again)] == again
+    assert lake.rows_by_hour(table, HourRange(hour(1), hour(3))) == {hour(1): 3, hour(2): 1}
+    assert lake.files(table, []) == []
+
+
+def test_a_reader_sees_the_old_hour_or_the_new_one_but_no_mixture(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(n): write(hour(n), 1) for n in range(3)})
+    seen: list[tuple[int, ...]] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(tuple(sorted(lake.rows_by_hour(table).values())))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for rows in range(2, 8):
+        put(lake, table, {hour(n): write(hour(n), rows) for n in range(3)})
+    stop.set()
+    watcher.join()
+    assert set(seen) <= {(rows,) * 3 for rows in range(1, 8)}
+    assert len(set(seen)) > 1
+
+
+def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: Table, write: Writer) -> None:
+    put(
+        lake,
+        table,
+        {
+            hour(0): write(hour(0), 5),
+            hour(1): write(hour(1), 5),
+            hour(4): write(hour(4), 5, late=timedelta(hours=3, minutes=30)),
+        },
+    )
+    found = lake.files_between(table, "event_time", hour(0), hour(1))
+    assert [file.hour for file in found] == [hour(0), hour(4)]
+    assert lake.horizon(table) == hour(5)
+
+
+def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5)})
+    other = Lake(f"sqlite:///{tmp_path}/lake/catalog.db", (tmp_path / "lake").as_uri())
+    files = {1: write(hour(0), 100), 2: write(hour(0), 200)}
+    failures: list[Exception] = []
+
+    def replace(one: Lake, branch: str, uris: list[str]) -> None:
+        try:
+            one.stage(table, branch, [hour(0)], {hour(0): uris})
+            one.promote(table, branch, [hour(0)])
+        except LakeConflict as error:
+            failures.append(error)
+
+    for turn in range(5):
+        threads = [
+            threading.Thread(target=replace, args=(one, f"w{number}_{turn}", files[number]))
+            for number, one in ((1, lake), (2, other))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert lake.rows_by_hour(table)[hour(0)] in (100, 200)
+    assert failures == []
+
+
+def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, table: Table, tmp_path: Path) -> None:
+    uri = lake.data_uri(table, "r1")
+    folder = tmp_path / "lake" / "data" / "raw" / "events" / "r1"
+    assert folder.as_uri() == uri
+    folder.mkdir(parents=True)
+    write = Writer(folder)
+    lake.stage(table, "r1", [hour(0)], {hour(0): write(hour(0), 3)})
+    lake.discard(table, "r1", "r1")
+    assert not folder.exists()
+    assert lake.snapshot_id(table, branch="r1") is None
+    lake.discard(table, "r1", "r1")
+
+
+def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:
+    rejects = quarantine_of(TABLE)
+    lake.ensure(rejects)
+    assert (str(rejects), rejects.column_names) == ("quarantine/raw_events", ("hour", "reason", "payload"))
+
+
+def test_files_in_an_object_store_are_not_mistaken_for_local_ones() -> None:
+    from backfill_platform.lake.tables import LakeFile
+
+    assert LakeFile("file:///a%20b/c.parquet", hour(0), 1, 1).path == "/a b/c.parquet"
+    assert LakeFile("/a/c.parquet", hour(0), 1, 1).path == "/a/c.parquet"
+    with pytest.raises(PreconditionError, match="not on a disk"):
+        _ = LakeFile("s3://bucket/c.parquet", hour(0), 1, 1).path

@@ -1,0 +1,127 @@
+"""Reading a range: whatever the chunking, the owned sessions are those of the reference."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from backfill_platform.core.hours import HOUR, HourRange
+from backfill_platform.core.sessions import sessionize
+from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.spark.reader import RangeRead, read_range, within
+from backfill_platform.spark.sessions import SESSION_START, with_session_start
+from backfill_platform_tests.events import T0, Click, hour, random_clicks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GAP = timedelta(minutes=30)
+EVENTS = Table(
+    Layer.RAW,
+    "clicks",
+    (Column("hour", ColumnType.TIMESTAMP), Column("client", ColumnType.INT64), Column("at", ColumnType.TIMESTAMP)),
+)
+Owned = Counter[tuple[int, datetime, datetime, int]]
+
+
+class Files:
+    """Parquet files by event hour, and which of them were asked for."""
+
+    def __init__(self, spark: "SparkSession", folder: Path, clicks: list[Click]) -> None:
+        rows = [(click.at.replace(minute=0, second=0), click.client, click.at) for click in clicks]
+        frame = spark.createDataFrame(rows, "hour timestamp, client long, at timestamp")
+        frame.withColumn("h", F.unix_seconds("hour")).coalesce(1).write.partitionBy("h").parquet(str(folder))
+        self.by_hour = {
+            datetime.fromtimestamp(int(path.parent.name.removeprefix("h=")), UTC): str(path)
+            for path in folder.glob("h=*/*.parquet")
+        }
+        self.asked: list[tuple[datetime, datetime]] = []
+
+    def plan(self, start: datetime, end: datetime) -> list[str]:
+        self.asked.append((start, end))
+        return [path for found, path in self.by_hour.items() if found < end and start < found + HOUR]
+
+
+def read(spark: "SparkSession", files: Files, hours: HourRange, window: Window, horizon: datetime) -> RangeRead:
+    return read_range(spark, EVENTS, files.plan, time="at", hours=hours, window=window, origin=T0, horizon=horizon)
+
+
+def owned(result: RangeRead, hours: HourRange, cap: timedelta) -> Owned:
+    rows = (
+        with_session_start(result.rows, key="client", time="at", gap=GAP, cap=cap)
+        .where(within(SESSION_START, hours))
+        .groupBy("client", SESSION_START)
+        .agg(F.unix_seconds(SESSION_START).alias("a"), F.unix_seconds(F.max("at")).alias("b"), F.count("*").alias("n"))
+        .collect()
+    )
+    return Counter(
+        (r["client"], datetime.fromtimestamp(r["a"], UTC), datetime.fromtimestamp(r["b"], UTC), r["n"]) for r in rows
+    )
+
+
+def reference(clicks: list[Click], horizon: datetime, cap: timedelta) -> Owned:
+    found = sessionize(clicks, key=lambda c: c.client, time=lambda c: c.at, gap=GAP, cap=cap, horizon=horizon)
+    return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("cap", "hours", "sizes"),
+    [
+        pytest.param(timedelta(hours=1), 4, (4, 2, 1), id="short cap"),
+        pytest.param(timedelta(days=1), 12, (12, 5, 3, 1), id="long cap", marks=pytest.mark.slow),
+    ],
+)
+def test_every_chunking_gives_the_sessions_of_the_reference(
+    spark: "SparkSession", tmp_path: Path, cap: timedelta, hours: int, sizes: tuple[int, ...]
+) -> None:
+    clicks = random_clicks(11, hours=hours, clients=80)
+    files, horizon = Files(spark, tmp_path / "events", clicks), hour(hours)
+    window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=cap))
+    expected = reference(clicks, horizon, cap)
+    for size in sizes:
+        chunks = [HourRange(hour(n), hour(min(n + size, hours))) for n in range(0, hours, size)]
+        found = sum((owned(read(spark, files, chunk, window, horizon), chunk, cap) for chunk in chunks), Counter())
+        assert found == expected, f"in chunks of {size} hours"
+
+
+def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "SparkSession", tmp_path: Path) -> None:
+    long_visit = [Click(1, second) for second in range(3000, 4 * 3600, 1200)]
+    crowd = [Click(client, second) for client in range(2, 40) for second in range(0, 6 * 3600, 7200)]
+    files = Files(spark, tmp_path / "events", long_visit + crowd)
+    window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
+    result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(6))
+    assert result.closure.open_at == ((GAP, 1), (3 * GAP, 1), (7 * GAP, 0))
+    assert result.closure.cut_at_first_edge == 1
+    assert result.closure.still_open == 0
+    assert result.closure.limit == ""
+    assert result.closure.margin == 7 * GAP
+    beyond = result.rows.where(F.col("at") >= F.lit(hour(1) + GAP)).select("client").distinct().collect()
+    assert [row["client"] for row in beyond] == [1]
+
+
+def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSession", tmp_path: Path) -> None:
+    proxy = [Click(1, second) for second in range(0, 6 * 3600, 600)]
+    files = Files(spark, tmp_path / "events", proxy)
+    window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=timedelta(hours=2)))
+    result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(6))
+    assert (result.closure.still_open, result.closure.limit) == (1, "cap")
+    assert max(end for _, end in files.asked) == hour(3)
+
+
+def test_nothing_is_read_beyond_what_has_landed(spark: "SparkSession", tmp_path: Path) -> None:
+    files = Files(spark, tmp_path / "events", [Click(1, 0), Click(1, 3599)])
+    window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
+    result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(1))
+    assert (result.closure.still_open, result.closure.limit) == (1, "horizon")
+    assert read(spark, files, HourRange(hour(3), hour(4)), window, hour(1)).rows.count() == 0
+
+
+def test_files_outside_the_window_are_not_opened(spark: "SparkSession", tmp_path: Path) -> None:
+    files = Files(spark, tmp_path / "events", random_clicks(3, hours=6, clients=20))
+    result = read(spark, files, HourRange(hour(2), hour(3)), Window(lookback=GAP), hour(6))
+    assert result.files == 2
+    assert (result.start, result.end) == (hour(2) - GAP, hour(3))

@@ -1,0 +1,57 @@
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.errors import SpecError
+from backfill_platform.streams.files import ArchiveFile, HourlyFiles
+from backfill_platform_tests.events import hour, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = HourRange(hour(0), hour(24))
+
+
+def test_every_line_of_an_archive_arrives_as_it_is(spark: "SparkSession", tmp_path: Path) -> None:
+    lines = ["plain", "", "  spaces  ", 'quotes " and , commas', "Latin-1: \xe9\xff"]
+    source = ArchiveFile(write_lines(tmp_path / "events.csv", lines), DAY, encoding="ISO-8859-1")
+    found = source.lines(spark, HourRange(hour(3), hour(4))).select("line", F.unix_seconds("file_hour").alias("h")).collect()
+    assert [row["line"] for row in found] == lines
+    assert {row["h"] for row in found} == {int(hour(0).timestamp())}
+
+
+def test_an_archive_places_events_by_their_time_and_only_within_its_hours(spark: "SparkSession", tmp_path: Path) -> None:
+    source = ArchiveFile("file:///none", HourRange(hour(1), hour(3)))
+    frame = spark.sql(f"SELECT timestamp_seconds({int(hour(0).timestamp())} + 3600 * id + 1799) AS at FROM range(4)")
+    placed = frame.select(F.unix_seconds(source.ingestion_hour(F.col("at"))).alias("h")).collect()
+    assert [row["h"] for row in placed] == [None, int(hour(1).timestamp()), int(hour(2).timestamp()), None]
+
+
+def test_an_archive_is_not_opened_for_hours_that_it_does_not_have(spark: "SparkSession") -> None:
+    source = ArchiveFile("file:///none", DAY)
+    beyond = HourRange(hour(24), hour(25))
+    assert source.files(beyond) == ()
+    assert source.lines(spark, beyond).count() == 0
+
+
+def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: "SparkSession", tmp_path: Path) -> None:
+    pattern = tmp_path.as_uri() + "/%Y-%m-%d/%H.csv"
+    for number in (0, 2):
+        write_lines(tmp_path / f"{hour(number):%Y-%m-%d/%H}.csv", [f"line of {number}"])
+    source = HourlyFiles(pattern)
+    found = [
+        (row["line"], row["h"])
+        for number in (0, 2)
+        for row in source.lines(spark, HourRange(hour(number), hour(number + 1)))
+        .select("line", F.unix_seconds(source.ingestion_hour(F.lit(None))).alias("h"))
+        .collect()
+    ]
+    assert found == [(f"line of {number}", int(hour(number).timestamp())) for number in (0, 2)]
+
+
+def test_a_pattern_without_an_hour_is_refused() -> None:
+    with pytest.raises(SpecError, match="names no hour"):
+        HourlyFiles("events/%Y-%m-%d.csv")
