@@ -74,6 +74,8 @@ def parse(lines: DataFrame) -> DataFrame:
     def part(number: int) -> Column:
         return F.regexp_extract("line", pattern, number)
 
+    # The log writes `-` for no bytes. What is neither that nor a number becomes -1, which the schema refuses.
+    size = F.when(part(6) != "-", F.coalesce(part(6).cast("bigint"), F.lit(-1)))
     moment = F.concat_ws(" ", part(2), part(3))
     return lines.select(
         "*",
@@ -81,7 +83,7 @@ def parse(lines: DataFrame) -> DataFrame:
         part(1).cast("bigint").alias("client_id"),
         part(4).alias("url"),
         part(5).cast("int").alias("status"),
-        part(6).cast("bigint").alias("bytes"),
+        size.alias("bytes"),
     )
 
 

@@ -7,7 +7,7 @@ is not promoted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -100,13 +100,12 @@ def write_and_audit(
     """
     marked = marked.persist()
     try:
-        counts = _counts(marked, table)
-        verdicts = _verdicts(marked, table, rules, measures)
+        judged = _judge(marked, table, rules, measures)
         _stage(marked.where(is_good()).select(*table.column_names), lake, table, hours, repair, sort_by)
         rejects = quarantine_of(table)
         reason = F.concat_ws("; ", FAILED).alias("reason")
         rejected = marked.where(~is_good()).select(F.col(table.hour).alias("hour"), reason, payload.alias("payload"))
-        if any(failures for _, failures in counts.values()):
+        if any(found.failures for found in judged.values()):
             _stage(rejected, lake, rejects, hours, repair, ())
         else:
             lake.stage(rejects, repair, hours, {})
@@ -115,19 +114,10 @@ def write_and_audit(
     covering = HourRange.covering(hours)
     written = lake.rows_by_hour(table, covering, branch=repair)
     quarantined = lake.rows_by_hour(rejects, covering, branch=repair)
-    audits = {}
-    for hour in hours:
-        computed, failures = counts.get(hour, (0, {}))
-        broken, measured = verdicts.get(hour, ((), {}))
-        audits[hour] = HourAudit(
-            computed,
-            written.get(hour, 0),
-            quarantined.get(hour, 0),
-            {name: rows for name, rows in failures.items() if rows},
-            broken,
-            measured,
-        )
-    return audits
+    return {
+        hour: replace(judged.get(hour, HourAudit()), written=written.get(hour, 0), quarantined=quarantined.get(hour, 0))
+        for hour in hours
+    }
 
 
 def promote(lake: Lake, table: Table, hours: Collection[datetime], repair: str) -> None:
@@ -143,36 +133,26 @@ def _stage(
     lake.stage(table, repair, hours, files)
 
 
-def _counts(marked: DataFrame, table: Table) -> dict[datetime, tuple[int, dict[str, int]]]:
-    # Reasons are not only the rules': landing adds one for lines outside the hours of their file.
-    by_reason = (
-        marked.select(_epoch(table), F.explode(FAILED).alias("reason"))
-        .groupBy("epoch", "reason")
-        .agg(F.count("*").alias("rows"))
-        .collect()
-    )
-    totals = marked.groupBy(_epoch(table)).agg(F.count("*").alias("rows")).collect()
-    counts: dict[datetime, tuple[int, dict[str, int]]] = {_utc(row): (row["rows"], {}) for row in totals}
-    for row in by_reason:
-        counts[_utc(row)][1][row["reason"]] = row["rows"]
-    return counts
-
-
-def _verdicts(
-    marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]
-) -> dict[datetime, tuple[tuple[str, ...], dict[str, int]]]:
-    if not rules.hours and not measures:
-        return {}
-    verdicts = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
-    measured = [measure.alias(f"measure_{name}") for name, measure in measures.items()]
-    rows = marked.where(is_good()).groupBy(_epoch(table)).agg(*verdicts, *measured).collect()
-    return {
-        _utc(row): (
-            tuple(rule.name for n, rule in enumerate(rules.hours) if not row[f"rule_{n}"]),
-            {name: int(row[f"measure_{name}"]) for name in measures},
+def _judge(marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]) -> dict[datetime, HourAudit]:
+    """Counts, failures, hour rules and measures of each hour, in one pass where all rows are good."""
+    total = F.count("*").alias("computed")
+    failures = [F.count_if(F.array_contains(FAILED, rule.name)).alias(f"failed_{n}") for n, rule in enumerate(rules.rows)]
+    over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
+    over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
+    by_hour = {_utc(row): row for row in marked.groupBy(_epoch(table)).agg(total, *failures, *over_good).collect()}
+    verdicts = by_hour
+    if over_good and any(row[f"failed_{n}"] for row in by_hour.values() for n in range(len(failures))):
+        verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
+    audits = {}
+    for hour, row in by_hour.items():
+        found = verdicts.get(hour)
+        audits[hour] = HourAudit(
+            computed=row["computed"],
+            failures={rule.name: row[f"failed_{n}"] for n, rule in enumerate(rules.rows) if row[f"failed_{n}"]},
+            broken=tuple(rule.name for n, rule in enumerate(rules.hours) if found is not None and not found[f"rule_{n}"]),
+            measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
         )
-        for row in rows
-    }
+    return audits
 
 
 def _epoch(table: Table) -> Column:

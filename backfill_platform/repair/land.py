@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from backfill_platform.core.hours import HourRange
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, write_and_audit
-from backfill_platform.spark.checks import FAILED, mark_failures, require_columns
+from backfill_platform.spark.checks import RowRule, mark_failures, require_columns
 from backfill_platform.spark.reader import within
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ def land(spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: HourRange, 
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     parsed = parsed.where(within(table.hour, hours))
     require_columns(parsed.drop("line", "file_hour", "_unplaced"), rules, str(table))
+    rules = replace(rules, rows=(*rules.rows, RowRule(UNPLACED, lambda: ~F.col("_unplaced"))))
     marked = mark_failures(parsed, rules)
-    failed = F.when(F.col("_unplaced"), F.array_append(FAILED, F.lit(UNPLACED))).otherwise(F.col(FAILED))
-    marked = marked.withColumn(FAILED, failed)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     return write_and_audit(
         marked, lake, table, rules, set(hours), repair, payload=F.col("line"), measures=measures, sort_by=(raw.event_time,)

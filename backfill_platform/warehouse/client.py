@@ -1,0 +1,152 @@
+"""The one place that opens a connection to ClickHouse.
+
+Statements go through `Warehouse` with a few words on what they are for, so that a refusal says what we were doing. Nothing
+here repeats a statement: a write whose answer was lost may have happened, and only a new diff can tell.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import clickhouse_connect
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from urllib3.exceptions import HTTPError
+
+from backfill_platform.errors import UsageError, WarehouseError, WarehouseUnavailable
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse answers only when it is done
+
+# The server answered, but trying again may well work: time-outs, too many queries, the same query id still running.
+_TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 425})
+
+Row = tuple[Any, ...]
+Settings = Mapping[str, str | int]
+
+
+class Warehouse:
+    """A ClickHouse server reached over HTTP, such as `http://user:password@host:8123`.
+
+    Safe to use from several threads: it has no session and keeps no state between statements. Not across `fork`.
+    Raises WarehouseUnavailable when nothing answers or an answer takes longer than `statement_seconds`, WarehouseError when
+    ClickHouse refuses a statement, UsageError when the URL is none.
+    """
+
+    def __init__(self, url: str, *, statement_seconds: int = STATEMENT_SECONDS) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError("the warehouse URL must look like http://user:password@host:8123")
+        self.shown_url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        with _errors(f"connecting to the warehouse at {self.shown_url}"):
+            self._client = clickhouse_connect.get_client(
+                interface=parts.scheme,
+                host=parts.hostname,
+                port=parts.port or (8443 if parts.scheme == "https" else 8123),
+                username=unquote(parts.username) if parts.username else None,
+                password=unquote(parts.password or ""),
+                autogenerate_session_id=False,  # statements of one session run one after the other
+                connect_timeout=CONNECT_SECONDS,
+                send_receive_timeout=statement_seconds,
+                tz_mode="aware",
+            )
+
+    @property
+    def server_version(self) -> str:
+        """Fingerprints of different versions must not be compared."""
+        return str(self._client.server_version)
+
+    def command(
+        self,
+        sql: str,
+        *,
+        doing: str,
+        parameters: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
+        query_id: str | None = None,
+    ) -> None:
+        """Run a statement that returns no rows. Never sent twice, whatever happens to the connection."""
+        with _errors(doing):
+            self._client.command(sql, parameters=_parameters(parameters), settings=_settings(settings, query_id))
+
+    def rows(
+        self,
+        sql: str,
+        *,
+        doing: str,
+        parameters: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """All rows of a SELECT."""
+        with _errors(doing):
+            result = self._client.query(sql, parameters=_parameters(parameters), settings=_settings(settings, None))
+            return [tuple(row) for row in result.result_rows]
+
+    def insert_rows(
+        self,
+        database: str,
+        table: str,
+        column_names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        doing: str,
+        settings: Settings | None = None,
+    ) -> None:
+        """Insert Python rows.
+
+        clickhouse-connect sends them once more when the connection closes before the answer, and calls that a success: the
+        caller must count the rows afterwards, or not mind duplicates.
+        """
+        if not rows:
+            return
+        with _errors(doing):
+            self._client.insert(table, rows, column_names, database=database, settings=_settings(settings, None))
+
+    def close(self) -> None:
+        """Give up the connections. Closing twice is fine."""
+        self._client.close()
+
+
+class _errors:
+    """Turn what clickhouse-connect and urllib3 raise into our errors, and say what we were doing."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, ClickHouseError | HTTPError | OSError):
+            return
+        code = getattr(error, "code", None)
+        text = f"{self._doing}: {_first_line(str(error))}"
+        if code in _TRANSIENT_CODES:
+            raise WarehouseUnavailable(f"{text}; try again later") from error
+        # An OperationalError with a code is a 5xx answer of the server to a statement that it refused.
+        if not isinstance(error, ClickHouseError) or (isinstance(error, OperationalError) and code is None):
+            raise WarehouseUnavailable(
+                f"{text}; is the warehouse running and reachable? A statement that timed out may still be at work: a new "
+                "attempt waits for it and looks again"
+            ) from error
+        raise WarehouseError(text) from error
+
+
+_WRAPPING = re.compile(r"\A(?:Received ClickHouse exception, code: \d+, server response: )?(.*?)(?: \(for url \S+\))?\Z", re.S)
+
+
+def _first_line(text: str) -> str:
+    match = _WRAPPING.match(text.strip())
+    return (match.group(1) if match else text).strip().partition("\n")[0]
+
+
+def _parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return dict(parameters) if parameters else None
+
+
+def _settings(settings: Settings | None, query_id: str | None) -> dict[str, Any]:
+    return {**(settings or {}), **({"query_id": query_id} if query_id else {})}

@@ -1,0 +1,262 @@
+"""The exact difference between what is stored and what is desired: written as a delta, then described for people.
+
+The delta is the difference: a cancel (a full copy of the stored row) for each stored row that is not desired as it is, a
+state for each desired row that is not stored as it is. Rows are compared by 128 bits of two hashes of all their values, in
+the types of the target; only rows that differ are copied. Everything reported is counted from the delta, so a dry run
+cannot report anything else than what a publish would write.
+
+All cancels are written before all states, in statements and therefore parts of their own. Within one part, or in one
+statement with optimize_on_insert, ClickHouse collapses `+new, -old` of one key to nothing and the old row stays, silently.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from backfill_platform.core.identity import Fingerprint
+from backfill_platform.core.tables import Column, ColumnType, Table
+from backfill_platform.warehouse.fingerprints import READ_SETTINGS
+from backfill_platform.warehouse.sql import (
+    SIGN,
+    hour_from,
+    hour_number,
+    identifier,
+    names,
+    row_identity,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.warehouse.staging import Staging
+
+# One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
+DELTA_SETTINGS: Mapping[str, str | int] = {
+    **READ_SETTINGS,
+    "optimize_on_insert": 0,
+    "async_insert": 0,
+    "max_insert_threads": 1,
+    "min_insert_block_size_rows": 1 << 30,
+    "min_insert_block_size_bytes": 0,
+    "max_partitions_per_insert_block": 0,
+}
+_IN_ORDER = {**READ_SETTINGS, "optimize_aggregation_in_order": 1}  # the delta is sorted by hour and key
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """In how many changed rows a column differs, bit by bit: NULL, NaN and -0.0 are values like all others."""
+
+    column: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row as it is stored and as it should be; None where there is no such row."""
+
+    old: Mapping[str, Any] | None
+    new: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The total of a numeric column over the hour before and after; of booleans, the number of true ones.
+
+    Only of columns with changed values, or of all where rows come or go. Totals of floats are rounded: not for proofs.
+    """
+
+    column: str
+    before: int | float
+    after: int | float
+
+
+@dataclass(frozen=True)
+class HourDiff:
+    """What a repair would do to an hour.
+
+    `matched` rows are stored as they should be, `changed` have another value, `only_there` are stored and not desired,
+    `only_here` are desired and not stored. `samples` holds some of each kind. Details are empty for an hour without changes.
+    """
+
+    hour: datetime
+    matched: int
+    changed: int = 0
+    only_there: int = 0
+    only_here: int = 0
+    columns: tuple[ColumnChange, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.changed or self.only_there or self.only_here)
+
+
+def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
+    """Write a cancel for each stored row of the hours that is not desired as it is. The hours must be healthy.
+
+    FINAL reads the rows as they are stored, so a cancel is a full copy and sums over uncollapsed rows stay right.
+    """
+    target = f"{target_name(staging.table)} FINAL"
+    _write(staging, hours, sign=-1, source=target, other=staging.desired, what="cancels")
+
+
+def write_states(staging: Staging, hours: Collection[datetime]) -> None:
+    """Write each desired row of the hours that is not stored as it is. Only after all cancels."""
+    target = f"{target_name(staging.table)} FINAL"
+    _write(staging, hours, sign=1, source=staging.desired, other=target, what="states")
+
+
+def _write(staging: Staging, hours: Collection[datetime], *, sign: int, source: str, other: str, what: str) -> None:
+    table = staging.table
+    where, columns, identity = within(table, hours), names(table.column_names), row_identity(table)
+    staging.warehouse.command(
+        f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
+        f"SELECT {columns}, {{sign:Int8}} FROM {source} WHERE {where.sql} "
+        f"AND {identity} NOT IN (SELECT {identity} FROM {other} WHERE {where.sql})",
+        parameters={**where.parameters, "sign": sign},
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id(what),
+        doing=f"writing the {what} for {table}",
+    )
+
+
+def describe(
+    staging: Staging, before: Mapping[datetime, Fingerprint], changing: Collection[datetime], *, samples: int
+) -> dict[datetime, HourDiff]:
+    """The difference of each hour of `before` (its net state); only the `changing` hours are in the delta.
+
+    `samples` is the most rows shown for each hour. Raises nothing but what the warehouse raises.
+    """
+    result = {hour: HourDiff(hour, matched=stored.rows) for hour, stored in before.items()}
+    if not changing:
+        return result
+    shown = _samples(staging, samples) if samples else {}
+    effects = _effects(staging, changing)
+    for hour, (changed, there, here, columns) in _counts(staging).items():
+        result[hour] = HourDiff(
+            hour,
+            matched=before[hour].rows - changed - there,
+            changed=changed,
+            only_there=there,
+            only_here=here,
+            columns=columns,
+            samples=shown.get(hour, ()),
+            effects=tuple(effect for effect in effects.get(hour, ()) if _may_differ(effect, there or here, columns)),
+        )
+    return result
+
+
+def _counts(staging: Staging) -> dict[datetime, tuple[int, int, int, tuple[ColumnChange, ...]]]:
+    table, warehouse = staging.table, staging.warehouse
+    values = [name for name in table.column_names if name not in sorting_key(table)]
+    differs = [
+        f"anyIf({_value(name)}, {SIGN} = -1) != anyIf({_value(name)}, {SIGN} = 1) AS __differs_{number}"
+        for number, name in enumerate(values)
+    ]
+    keys = names(sorting_key(table))
+    pairs = f"SELECT {', '.join([keys, f'countIf({SIGN} = -1) AS __old', f'countIf({SIGN} = 1) AS __new', *differs])}"
+    both = "__old > 0 AND __new > 0"
+    counts = [
+        f"countIf({both})",
+        "countIf(__new = 0)",
+        "countIf(__old = 0)",
+        *(f"countIf(__differs_{number} AND {both})" for number in range(len(values))),
+    ]
+    rows = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {', '.join(counts)} FROM ({pairs} FROM {staging.delta} GROUP BY {keys}) "
+        "GROUP BY __hour",
+        settings=_IN_ORDER,
+        doing=f"counting the differences of {table}",
+    )
+    return {
+        hour_from(number): (
+            changed,
+            there,
+            here,
+            tuple(ColumnChange(name, count) for name, count in zip(values, differing, strict=True) if count),
+        )
+        for number, changed, there, here, *differing in rows
+    }
+
+
+def _value(name: str) -> str:
+    return f"cityHash64(tuple({identifier(name)}))"  # bit by bit, and never NULL
+
+
+def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
+    """Some rows of each kind for each hour, the lowest keys first, so that two dry runs show the same."""
+    table = staging.table
+    keys = names(sorting_key(table))
+    # The first keys of each kind, then their rows in full: an hour of new rows does not pass through memory.
+    chosen = (
+        f"SELECT {keys} FROM (SELECT {keys}, min({SIGN}) + max({SIGN}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
+        f"ORDER BY {keys} LIMIT {{most:UInt32}} BY toStartOfHour({identifier(table.hour)}), __kind"
+    )
+    rows = staging.warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {SIGN}, {names(table.column_names)} FROM {staging.delta} "
+        f"WHERE ({keys}) IN ({chosen}) ORDER BY {keys}, {SIGN}",
+        parameters={"most": most},
+        settings=_IN_ORDER,
+        doing=f"reading samples of the differences of {table}",
+    )
+    found: dict[datetime, dict[tuple[Any, ...], dict[int, Mapping[str, Any]]]] = {}
+    for number, sign, *values in rows:
+        row = dict(zip(table.column_names, values, strict=True))
+        key = tuple(row[name] for name in sorting_key(table))
+        found.setdefault(hour_from(number), {}).setdefault(key, {})[sign] = row
+    return {hour: _mixed([Sample(row.get(-1), row.get(1)) for row in pairs.values()], most) for hour, pairs in found.items()}
+
+
+def _mixed(samples: list[Sample], most: int) -> tuple[Sample, ...]:
+    """At most so many samples, taking turns between changed, only there and only here."""
+    kinds = (
+        [sample for sample in samples if sample.old and sample.new],
+        [sample for sample in samples if not sample.new],
+        [sample for sample in samples if not sample.old],
+    )
+    turns = [kind[turn] for turn in range(most) for kind in kinds if turn < len(kind)]
+    return tuple(turns[:most])
+
+
+def _effects(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tuple[Effect, ...]]:
+    table = staging.table
+    numeric = _numeric(table)
+    if not numeric:
+        return {}
+    sources = (f"{target_name(table)} FINAL", staging.desired)
+    before, after = ({row[0]: row[1:] for row in _sums(staging, hours, source)} for source in sources)
+    nothing = (0,) * len(numeric)
+    return {
+        hour_from(number): tuple(
+            Effect(column.name, old, new)
+            for column, old, new in zip(numeric, before.get(number, nothing), after.get(number, nothing), strict=True)
+        )
+        for number in before.keys() | after.keys()
+    }
+
+
+def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChange, ...]) -> bool:
+    # Sums of the same floats in another order differ a little: do not report what cannot have changed.
+    return rows_come_or_go > 0 or any(change.column == effect.column for change in changes)
+
+
+def _numeric(table: Table) -> list[Column]:
+    textual = (ColumnType.STRING, ColumnType.TIMESTAMP)
+    return [column for column in table.columns if column.name not in sorting_key(table) and column.type not in textual]
+
+
+def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tuple[Any, ...]]:
+    table, where = staging.table, within(staging.table, hours)
+    sums = [
+        # Wide enough that no total of 64-bit values wraps around.
+        f"ifNull(sum({'' if column.type is ColumnType.FLOAT64 else 'toInt128'}({identifier(column.name)})), 0)"
+        for column in _numeric(table)
+    ]
+    return staging.warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {', '.join(sums)} FROM {source} WHERE {where.sql} GROUP BY __hour",
+        parameters=where.parameters,
+        settings=READ_SETTINGS,
+        doing=f"adding up the numbers of {table}",
+    )

@@ -1,0 +1,86 @@
+"""Fingerprints of hours: of what is stored, of what should be stored, of what would turn the one into the other.
+
+All use the same hash over the declared columns in their order, on values that have the target's types, so they may be
+compared and added. Hours without rows are absent from SQL and EMPTY in the result.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from backfill_platform.core.identity import EMPTY, Fingerprint
+from backfill_platform.core.tables import Table
+from backfill_platform.warehouse.client import Settings, Warehouse
+from backfill_platform.warehouse.sql import (
+    FILE_SETTINGS,
+    SIGN,
+    files_source,
+    hour_from,
+    hour_number,
+    identifier,
+    row_hash,
+    target_name,
+    within,
+)
+
+Fingerprints = dict[datetime, Fingerprint]
+
+# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look unhealthy; a
+# cached answer would hide what a live writer does.
+READ_SETTINGS: Mapping[str, str | int] = {"final": 0, "use_query_cache": 0}
+
+
+def net(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str | None = None) -> Fingerprints:
+    """Of the net state: all stored rows with their signs; cancels take away the states they cancel, merged or not.
+
+    `source` is another quoted table of the same columns and sign, such as a delta; the target by default.
+    """
+    return _fingerprints(warehouse, table, hours, source or target_name(table), f"toInt64({identifier(SIGN)})", "the net state")
+
+
+def final(warehouse: Warehouse, table: Table, hours: Collection[datetime]) -> Fingerprints:
+    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is unhealthy."""
+    source = f"{target_name(table)} FINAL"
+    return _fingerprints(warehouse, table, hours, source, f"toInt64({identifier(SIGN)})", "FINAL")
+
+
+def states(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str) -> Fingerprints:
+    """Of a quoted table of rows without a sign, such as the desired rows."""
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the desired rows")
+
+
+def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths: Sequence[str]) -> Fingerprints:
+    """Of the lake's Parquet files, cast as `Staging.load_files` casts them. Rows of other hours do not count.
+
+    Raises PreconditionError for paths that cannot be read literally, WarehouseError for a value that does not fit.
+    """
+    if not paths:
+        return dict.fromkeys(hours, EMPTY)
+    source = f"({files_source(table, paths)})"
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=FILE_SETTINGS)
+
+
+def _fingerprints(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    source: str,
+    sign: str,
+    of: str,
+    settings: Settings | None = None,
+) -> Fingerprints:
+    """Sums of signs and of signed hashes. Int64 wraps around, so sums do not depend on order and can be added."""
+    if not hours:
+        return {}
+    where = within(table, hours)
+    sql = (
+        f"SELECT {hour_number(table)} AS __hour, sum({sign}), sum({sign} * reinterpretAsInt64({row_hash(table)})) "
+        f"FROM {source} WHERE {where.sql} GROUP BY __hour"
+    )
+    rows = warehouse.rows(
+        sql,
+        parameters=where.parameters,
+        settings={**READ_SETTINGS, **(settings or {})},
+        doing=f"taking the fingerprints of {of} of {table}",
+    )
+    found = {hour_from(number): Fingerprint(count, hash_) for number, count, hash_ in rows}
+    return {hour: found.get(hour, EMPTY) for hour in sorted(set(hours))}

@@ -1,0 +1,72 @@
+from dataclasses import replace
+
+import pyspark.sql.types as T
+import pytest
+from pandera.pyspark import DataFrameModel, Field
+
+from backfill_platform.core.tables import ColumnType, Layer
+from backfill_platform.errors import SettingsError, SpecError, UsageError
+from backfill_platform.pipelines import clickstream
+from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
+from backfill_platform.pipelines.spec import DerivedTable
+
+PIPELINE = clickstream.pipeline
+SESSIONS, HOURLY = PIPELINE.derived
+
+
+class Exotic(DataFrameModel):
+    """A schema with a type that the engines do not share."""
+
+    hour: T.TimestampType = Field()
+    tags: T.ArrayType(T.StringType()) = Field()  # type: ignore[valid-type]
+
+
+class Checked(DataFrameModel):
+    """A schema without the hour column."""
+
+    client_id: T.LongType = Field()
+
+
+def test_tables_follow_from_the_schemas() -> None:
+    assert [str(table) for table in PIPELINE.tables] == ["raw/clickstream", "transformed/sessions", "aggregated/site_hourly"]
+    bytes_sent = PIPELINE.raw.table.column("bytes")
+    assert (bytes_sent.type, bytes_sent.nullable) == (ColumnType.INT64, True)
+    assert bytes_sent.description.startswith("bytes sent")
+    assert PIPELINE.raw.table.hour == "ingestion_hour"
+    assert [table.name for table in PIPELINE.published] == ["sessions", "site_hourly"]
+    assert [node.reads and node.reads.name for node in PIPELINE.nodes] == [None, "clickstream", "sessions"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda: replace(PIPELINE, derived=(HOURLY, SESSIONS)), "reads 'sessions', which is not declared before it"),
+        (lambda: replace(PIPELINE, derived=(SESSIONS, SESSIONS)), "'sessions' is declared twice"),
+        (lambda: replace(PIPELINE, derived=(replace(SESSIONS, layer=Layer.RAW),)), "must be transformed or aggregated"),
+        (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="at")), "'at' is not a column"),
+        (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
+        (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),
+        (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_with_the_reason(change: object, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        change()  # type: ignore[operator]
+
+
+def test_pipelines_are_found_by_module_and_name() -> None:
+    found = load_pipelines([clickstream.__name__])
+    assert find_pipeline(found, "clickstream") is PIPELINE
+    with pytest.raises(UsageError, match="no pipeline 'click'; there are: clickstream"):
+        find_pipeline(found, "click")
+
+
+@pytest.mark.parametrize("modules", [[], ["no.such.module"], ["backfill_platform.errors"], [clickstream.__name__] * 2])
+def test_a_wrong_list_of_pipelines_names_the_setting(modules: list[str]) -> None:
+    with pytest.raises(SettingsError, match="BACKFILL_PIPELINES"):
+        load_pipelines(modules)
+
+
+def test_a_derived_table_reads_exactly_its_hours_by_default() -> None:
+    assert isinstance(HOURLY, DerivedTable)
+    assert HOURLY.window.read_from(clickstream.HOURS, clickstream.HOURS.start) == clickstream.HOURS.start

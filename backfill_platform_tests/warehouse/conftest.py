@@ -1,0 +1,51 @@
+"""Fixtures of the warehouse tests: a connection, and tables that are dropped after the test."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from backfill_platform.core.tables import Partitioning, Table
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.ddl import create_target
+from backfill_platform.warehouse.sql import target_name
+from backfill_platform.warehouse.staging import fence
+from backfill_platform_tests.warehouse.visits import VISITS
+
+_numbers = itertools.count()
+
+MakeTable = Callable[..., Table]
+
+
+@pytest.fixture(scope="session")
+def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
+    """A connection to the warehouse of the test session."""
+    connection = Warehouse(warehouse_url)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def declared(warehouse: Warehouse) -> Iterator[MakeTable]:
+    """Declares `visits` under a name of its own; whatever exists under it is dropped after the test."""
+    tables: list[Table] = []
+
+    def declare(partitioning: Partitioning = Partitioning.DAY) -> Table:
+        name = f"visits_{uuid.uuid4().hex[:8]}_{next(_numbers)}"
+        tables.append(replace(VISITS, name=name, partitioning=partitioning))
+        return tables[-1]
+
+    yield declare
+    for table in tables:
+        fence(warehouse, table)
+        warehouse.command(f"DROP TABLE IF EXISTS {target_name(table)} SYNC", doing="cleaning up")
+
+
+@pytest.fixture
+def visits(warehouse: Warehouse, declared: MakeTable) -> Table:
+    """An empty target with daily partitions."""
+    table = declared()
+    create_target(warehouse, table)
+    return table
