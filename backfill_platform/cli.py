@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from backfill_platform import terminal
 from backfill_platform.core.hours import HourRange, format_hour, parse_hour
-from backfill_platform.core.plan import Plan, make_plan, read_bounds
+from backfill_platform.core.plan import make_plan
 from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.settings import Settings, load_settings
 
@@ -23,7 +24,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except BackfillError as error:
-            terminal.err.print(f"[red]error:[/red] {error}", markup=True, soft_wrap=True)
+            terminal.show_error(error)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
 
 
@@ -92,6 +93,7 @@ def demo(output: str) -> None:
 def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]) -> None:
     """Say what a run over the range would read and do, without doing it."""
     from backfill_platform.repair.connect import Connections
+    from backfill_platform.repair.explain import explain
     from backfill_platform.repair.selection import named_assets, repair_assets
 
     settings = load_settings()
@@ -99,41 +101,12 @@ def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...
     lake = Connections(settings).lake()
     assets = named_assets(names) if names else repair_assets(declared, lake, hours)
     found = make_plan(declared.name, declared.nodes, hours, assets)
-    rows = [_plan_row(number, found, declared, lake) for number in range(len(found.steps))]
+    steps = [asdict(step) for step in explain(found, declared, lake)]
     if output == "json":
-        terminal.show_json({"pipeline": declared.name, "from": hours.start, "to": hours.end, "steps": rows})
+        terminal.show_json({"pipeline": declared.name, "from": hours.start, "to": hours.end, "steps": steps})
         return
     columns = ("asset", "action", "reads", "files", "pruned", "rows now", "what it does")
-    title = f"{declared.name} {hours}: {len(hours)} hours"
-    terminal.show_table(title, columns, [list(row.values()) for row in rows])
-
-
-def _plan_row(number: int, plan: Plan, declared: Any, lake: Any) -> dict[str, Any]:
-    step = plan.steps[number]
-    source, reads, files, pruned = step.node.reads, "", 0, 0
-    if source is not None and step.node.table.path == step.asset:
-        from_raw = source == declared.raw.table
-        horizon = (lake.horizon(source) or step.hours.end) if from_raw else step.hours.end
-        first, last = read_bounds(step, declared.start, horizon)
-        if first < last:
-            time = declared.raw.event_time if from_raw else source.hour
-            files = len(lake.files_between(source, time, first, last))
-            pruned = len(lake.files(source)) - files
-            reads = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
-        else:
-            reads = f"{source}: nothing has landed yet"
-    elif source is None:
-        reads = ", ".join(declared.source.files(step.hours)) or "no file has these hours"
-    rows = sum(lake.rows_by_hour(step.node.table, step.hours).values())
-    return {
-        "asset": "/".join(step.asset),
-        "action": str(step.action),
-        "reads": reads,
-        "files": files,
-        "pruned": pruned,
-        "rows_now": rows,
-        "explanation": step.explanation,
-    }
+    terminal.show_table(f"{declared.name} {hours}: {len(hours)} hours", columns, [list(step.values()) for step in steps])
 
 
 @main.command("dry-run")
@@ -186,7 +159,7 @@ def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, reaso
                 terminal.out.print(f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}", style="bold")
                 terminal.show_rows(rows)
     if report.error:
-        terminal.err.print(f"[red]failed:[/red] {report.error}", soft_wrap=True)
+        terminal.show_error(report.error)
     return report
 
 
@@ -285,3 +258,7 @@ def _pipeline_and_hours(settings: Settings, pipeline: str, start: str | None, en
     if hours.intersect(every) != hours:
         raise UsageError(f"{pipeline} has the hours {every}; {hours} is not within them")
     return declared, hours
+
+
+if __name__ == "__main__":
+    main()

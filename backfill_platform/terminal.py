@@ -1,12 +1,14 @@
 """What the command line shows: tables for people on standard output, progress on standard error, JSON for machines."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
@@ -14,15 +16,30 @@ from backfill_platform.core.hours import format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# A pipe or a log has no width of its own; 80 columns would fold every table.
+_WIDTH = None if sys.stdout.isatty() else 140
+out = Console(highlight=False, width=_WIDTH)
+err = Console(stderr=True, highlight=False, width=_WIDTH)
 
-_HIDDEN = ("dagster/", "fingerprint_")
+_HIDDEN = ("dagster/", "fingerprint_", "status")
+_HEADINGS = {
+    "rows_matched": "matched",
+    "rows_changed": "changed",
+    "rows_only_in_warehouse": "only there",
+    "rows_only_in_lake": "only here",
+    "sessions_extended": "extended",
+    "sessions_open": "open",
+}
 
 
 def show_json(value: Any) -> None:
     """One JSON document on standard output; hours are ISO 8601 in UTC, fingerprints are `rows:hash`."""
     out.print_json(json.dumps(value, default=_plain))
+
+
+def show_error(error: object) -> None:
+    """What went wrong, on standard error."""
+    err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -44,20 +61,17 @@ def show_rows(rows: Rows) -> None:
 
 def show_outcomes(step: StepFinished) -> None:
     """The hours of a step with their facts and what failed, and the facts of the whole step."""
-    names = list(
-        dict.fromkeys(
-            name for outcome in step.outcomes for name in outcome.facts if not name.startswith(_HIDDEN) and name != "status"
-        )
-    )
+    names = list(dict.fromkeys(name for outcome in step.outcomes for name in outcome.facts if not name.startswith(_HIDDEN)))
     rows = [
         (
             format_hour(outcome.hour),
             *(outcome.facts.get(name, "") for name in names),
-            f"[red]{outcome.error}[/red]" if outcome.error else str(outcome.facts.get("status", "ok")),
+            f"[red]{escape(outcome.error)}[/red]" if outcome.error else str(outcome.facts.get("status", "ok")),
         )
         for outcome in sorted(step.outcomes, key=lambda outcome: outcome.hour)
     ]
-    show_table("/".join(step.step.asset), ("hour (UTC)", *names, "verdict"), rows)
+    headings = [_HEADINGS.get(name, name) for name in names]
+    show_table("/".join(step.step.asset), ("hour (UTC)", *headings, "verdict"), rows)
     if step.facts:
         out.print("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items()), style="dim")
 
@@ -107,7 +121,9 @@ def _text(cell: Any) -> str:
         return format_hour(cell)
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
 def _plain(value: Any) -> Any:

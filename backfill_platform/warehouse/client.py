@@ -4,10 +4,9 @@ Statements go through `Warehouse` with a few words on what they are for, so that
 here repeats a statement: a write whose answer was lost may have happened, and only a new diff can tell.
 """
 
-import logging
 import re
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -15,9 +14,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from urllib3.exceptions import HTTPError
 
-from backfill_platform.errors import UsageError, WarehouseError, WarehouseUnavailable
-
-logger = logging.getLogger(__name__)
+from backfill_platform.errors import BackfillError, UsageError, WarehouseError, WarehouseUnavailable
 
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse answers only when it is done
@@ -111,29 +108,27 @@ class Warehouse:
         self._client.close()
 
 
-class _errors:
+@contextmanager
+def _errors(doing: str) -> Iterator[None]:
     """Turn what clickhouse-connect and urllib3 raise into our errors, and say what we were doing."""
+    try:
+        yield
+    except (ClickHouseError, HTTPError, OSError) as error:
+        raise _translated(error, doing) from error
 
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not isinstance(error, ClickHouseError | HTTPError | OSError):
-            return
-        code = getattr(error, "code", None)
-        text = f"{self._doing}: {_first_line(str(error))}"
-        if code in _TRANSIENT_CODES:
-            raise WarehouseUnavailable(f"{text}; try again later") from error
-        # An OperationalError with a code is a 5xx answer of the server to a statement that it refused.
-        if not isinstance(error, ClickHouseError) or (isinstance(error, OperationalError) and code is None):
-            raise WarehouseUnavailable(
-                f"{text}; is the warehouse running and reachable? A statement that timed out may still be at work: a new "
-                "attempt waits for it and looks again"
-            ) from error
-        raise WarehouseError(text) from error
+def _translated(error: Exception, doing: str) -> BackfillError:
+    code = getattr(error, "code", None)
+    text = f"{doing}: {_first_line(str(error))}"
+    if code in _TRANSIENT_CODES:
+        return WarehouseUnavailable(f"{text}; try again later")
+    # An OperationalError without a code is one of the connection; with a code, the server refused with a status of 5xx.
+    if isinstance(error, ClickHouseError) and not (isinstance(error, OperationalError) and code is None):
+        return WarehouseError(text)
+    return WarehouseUnavailable(
+        f"{text}; is the warehouse running and reachable? A statement that timed out may still be at work: a new attempt "
+        "waits for it and looks again"
+    )
 
 
 _WRAPPING = re.compile(r"\A(?:Received ClickHouse exception, code: \d+, server response: )?(.*?)(?: \(for url \S+\))?\Z", re.S)

@@ -6,7 +6,7 @@ import pytest
 
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.client import Row, Warehouse
 from backfill_platform.warehouse.ddl import create_target, schema_hash, target_statement
 from backfill_platform.warehouse.preconditions import check_target
 from backfill_platform.warehouse.sql import target_name
@@ -161,7 +161,7 @@ def test_storage_choices_that_change_no_value_are_accepted(warehouse: Warehouse,
 def test_a_replicated_table_is_refused_with_the_reason() -> None:
     from backfill_platform.warehouse.preconditions import _engine  # needs a cluster otherwise
 
-    found = ("ReplicatedCollapsingMergeTree", "ReplicatedCollapsingMergeTree('/p', 'r', sign)", "", "", [])
+    found: Row = ("ReplicatedCollapsingMergeTree", "ReplicatedCollapsingMergeTree('/p', 'r', sign)", "", "", [])
     assert ["insert mode" in refusal for refusal in _engine(VISITS, found)] == [True]
 
 

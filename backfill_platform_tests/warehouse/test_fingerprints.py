@@ -1,7 +1,7 @@
 """Fingerprints: what they tell apart, what they do not depend on, and that they can be added."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -62,9 +62,9 @@ def test_a_year_of_hours_with_holes_fits_into_a_request(warehouse: Warehouse, vi
 
 
 @pytest.mark.parametrize("hour", [TEN.replace(year=1969), TEN.replace(year=2106, month=2, day=8)])
-def test_hours_that_clickhouse_would_wrap_around_are_refused(warehouse: Warehouse, visits: Table, hour: object) -> None:
+def test_hours_that_clickhouse_would_wrap_around_are_refused(warehouse: Warehouse, visits: Table, hour: datetime) -> None:
     with pytest.raises(UsageError, match="from 1970-01-01T00 to 2106-02-07T05"):
-        fingerprints.net(warehouse, visits, [TEN, hour])  # type: ignore[list-item]
+        fingerprints.net(warehouse, visits, [TEN, hour])
 
 
 def only(warehouse: Warehouse, table: Table, row: Row) -> Fingerprint:

@@ -1,7 +1,8 @@
 """The publish protocol: all or nothing for readers, hour by hour for whoever asks, and any crash can be run again."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from backfill_platform.errors import (
     UnhealthyHour,
 )
 from backfill_platform.warehouse import fingerprints
+from backfill_platform.warehouse import publish as protocol
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.publish import Status, prepare, publish
@@ -82,6 +84,27 @@ def test_every_updated_row_survives_the_merges(warehouse: Warehouse, visits: Tab
     write_live(warehouse, visits, old)
     assert statuses(repair(warehouse, visits, [TEN], new)) == {TEN: "published"}
     assert_holds(warehouse, visits, new)
+
+
+def test_hours_are_compared_in_portions(warehouse: Warehouse, visits: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion is one INSERT; still all cancels come before all states, and each partition is one part."""
+    monkeypatch.setattr(protocol, "ROWS_PER_INSERT", 50)
+    hours = [TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]
+    old = [visit(hour, f"visitor {number}", pages=1) for hour in hours for number in range(15)]
+    new = [row | {"pages": 2} for row in old]
+    write_live(warehouse, visits, old)
+    assert set(statuses(repair(warehouse, visits, hours, new)).values()) == {"published"}
+    assert_holds(warehouse, visits, new)
+
+
+def test_a_table_with_one_row_for_each_hour_has_no_key(warehouse: Warehouse, declared: MakeTable) -> None:
+    totals = replace(declared(), key=())
+    create_target(warehouse, totals)
+    write_live(warehouse, totals, [visit(TEN, "all", pages=1), visit(ELEVEN, "all")])
+    rows = [visit(TEN, "all", pages=2), visit(ELEVEN, "all")]
+    assert statuses(repair(warehouse, totals, [TEN, ELEVEN], rows)) == {TEN: "published", ELEVEN: "unchanged"}
+    assert_holds(warehouse, totals, rows)
+    assert dry_run(warehouse, totals, [TEN], [*rows[:1], *rows[:1]]).hours[TEN].status is Status.REFUSED
 
 
 def test_an_hour_without_desired_rows_is_emptied(warehouse: Warehouse, visits: Table) -> None:
@@ -320,17 +343,17 @@ ROWS = st.dictionaries(
 @given(stored=ROWS, desired=ROWS, asked=st.sets(st.sampled_from([TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]), min_size=1))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_stored_becomes_whatever_is_desired(
-    warehouse: Warehouse, visits: Table, stored: list[Row], desired: list[Row], asked: set[object]
+    warehouse: Warehouse, visits: Table, stored: list[Row], desired: list[Row], asked: set[datetime]
 ) -> None:
     warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="preparing")
     write_live(warehouse, visits, stored)
-    hours = sorted(asked)  # type: ignore[type-var]
+    hours = sorted(asked)
     rows = [row for row in desired if row["hour"] in asked]
     want = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in asked)
     with Staging(warehouse, visits, attempt()) as staging:
         staging.load_rows(rows, counts(rows))
-        prepared = prepare(staging, hours)  # type: ignore[arg-type]
-        delta = fingerprints.net(warehouse, visits, hours, source=staging.delta)  # type: ignore[arg-type]
+        prepared = prepare(staging, hours)
+        delta = fingerprints.net(warehouse, visits, hours, source=staging.delta)
         for result in prepared.hours.values():
             assert result.pre + delta[result.hour] == result.want
             diff = prepared.diffs[result.hour]
@@ -338,4 +361,4 @@ def test_whatever_is_stored_becomes_whatever_is_desired(
             assert diff.matched == result.untouched
         assert {str(result.status) for result in publish(prepared)} <= {"published", "unchanged"}
     assert net_rows(warehouse, visits) == want == final_rows(warehouse, visits)
-    assert set(statuses(repair(warehouse, visits, hours, rows)).values()) == {"unchanged"}  # type: ignore[arg-type]
+    assert set(statuses(repair(warehouse, visits, hours, rows)).values()) == {"unchanged"}

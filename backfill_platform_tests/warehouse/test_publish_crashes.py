@@ -110,7 +110,7 @@ def test_a_lost_answer_to_the_attach_is_transient_and_found_out_by_the_next_atte
     warehouse: Warehouse, warehouse_url: str, visits: Table
 ) -> None:
     class Cut(Warehouse):
-        def command(self, sql: str, **options: object) -> None:  # type: ignore[override]
+        def command(self, sql: str, **options: object) -> None:
             super().command(sql, **options)  # type: ignore[arg-type]
             if "ATTACH" in sql:
                 raise WarehouseUnavailable("the line went dead")

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,9 +54,9 @@ def staging_tables(warehouse: Warehouse, table: Table) -> list[str]:
     return [name for (name,) in found]
 
 
-def load(warehouse: Warehouse, table: Table, paths: list[str], expected: dict[object, int]) -> int:
+def load(warehouse: Warehouse, table: Table, paths: list[str], expected: dict[datetime, int]) -> int:
     with Staging(warehouse, table, attempt()) as staging:
-        return staging.load_files(paths, expected)  # type: ignore[arg-type]
+        return staging.load_files(paths, expected)
 
 
 # --- loading files ---
@@ -256,7 +256,7 @@ def test_an_error_inside_is_not_replaced_by_one_of_the_clean_up(
     warehouse: Warehouse, warehouse_url: str, visits: Table
 ) -> None:
     class Unreachable(Warehouse):
-        def command(self, sql: str, **options: object) -> None:  # type: ignore[override]
+        def command(self, sql: str, **options: object) -> None:
             if sql.startswith("DROP TABLE"):
                 raise WarehouseError("gone")
             super().command(sql, **options)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""What a plan would read and replace, looked up in the lake; nothing is run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backfill_platform.core.plan import Plan, Step, read_bounds
+from backfill_platform.lake.tables import Lake
+from backfill_platform.pipelines.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One step for people: what it reads, how many lake files that is and how many it need not open, what is there now."""
+
+    asset: str
+    action: str
+    reads: str
+    files: int
+    pruned: int
+    rows_now: int
+    explanation: str
+
+
+def explain(plan: Plan, pipeline: Pipeline, lake: Lake) -> Iterator[Explained]:
+    """Each step of the plan, in order. Files are those of the first reading; open keys may add some."""
+    for step in plan.steps:
+        table = step.node.table
+        reads, files, pruned = _reads(step, pipeline, lake)
+        rows = sum(lake.rows_by_hour(table, step.hours).values())
+        yield Explained("/".join(step.asset), str(step.action), reads, files, pruned, rows, step.explanation)
+
+
+def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, int, int]:
+    source = step.node.reads
+    if source is None:
+        return ", ".join(pipeline.source.files(step.hours)) or "no file has these hours", 0, 0
+    if step.asset != step.node.table.path:
+        found = len(lake.files(step.node.table, step.hours))
+        return str(step.node.table), found, len(lake.files(step.node.table)) - found
+    from_raw = source == pipeline.raw.table
+    horizon = lake.horizon(source) if from_raw else step.hours.end
+    if horizon is None:
+        return f"{source}: nothing has landed yet", 0, 0
+    first, last = read_bounds(step, pipeline.start, horizon)
+    if first >= last:
+        return f"{source}: nothing has landed beyond {horizon:%Y-%m-%dT%H:%M}", 0, 0
+    time = pipeline.raw.event_time if from_raw else source.hour
+    found = len(lake.files_between(source, time, first, last))
+    bounds = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
+    return bounds, found, len(lake.files(source)) - found
