@@ -10,6 +10,7 @@ import click
 
 from backfill_platform import terminal
 from backfill_platform.core.hours import HourRange, format_hour, parse_hour
+from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import make_plan
 from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.settings import Settings, load_settings
@@ -218,15 +219,21 @@ def ledger(pipeline: str, start: str | None, end: str | None, output: str, limit
     if output == "json":
         terminal.show_json(entries)
         return
-    columns = ("finished", "repair", "table", "hour (UTC)", "mode", "status", "before", "after", "cancels", "states", "reason")
+    columns = ("finished", "repair", "table", "hour (UTC)", "did", "rows", "cancels", "states", "reason")
     rows = [
         (
-            *(f"{e.finished_at:%Y-%m-%d %H:%M:%S}", e.repair_id, e.target, e.hour, e.mode, e.status),
-            *(str(e.before or ""), str(e.after or ""), e.cancels, e.states, e.reason),
+            *(f"{e.finished_at:%Y-%m-%d %H:%M:%S}", e.repair_id, e.target, e.hour, f"{e.mode}: {e.status}"),
+            *(_rows(e.before, e.after), e.cancels, e.states, e.reason),
         )
         for e in entries
     ]
     terminal.show_table(f"{declared.name} {hours}", columns, rows)
+
+
+def _rows(before: Fingerprint | None, after: Fingerprint | None) -> str:
+    """Row counts; what was published shows both sides."""
+    counts = [f"{found.rows:,}" for found in (before, after) if found is not None]
+    return " → ".join(counts if before != after else counts[:1])
 
 
 def _survey(pipeline: str, start: str | None, end: str | None) -> Any:

@@ -17,7 +17,7 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
 
 # A pipe or a log has no width of its own; 80 columns would fold every table.
-_WIDTH = None if sys.stdout.isatty() else 140
+_WIDTH = None if sys.stdout.isatty() else 160
 out = Console(highlight=False, width=_WIDTH)
 err = Console(stderr=True, highlight=False, width=_WIDTH)
 
@@ -47,7 +47,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     grid = Grid(title=title, title_justify="left", header_style="bold")
     data = [tuple(row) for row in rows]
     for number, column in enumerate(columns):
-        numeric = bool(data) and all(isinstance(row[number], int | float) for row in data)
+        numeric = bool(data) and all(type(row[number]) in (int, float) for row in data)
         grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in data:
         grid.add_row(*(_text(cell) for cell in row))
