@@ -1,6 +1,6 @@
 """The embedded warehouse: ClickHouse's own engine (chDB) in a process of its own, behind ClickHouse's HTTP interface.
 
-Holds the command that runs the server and what starts, finds and stops it. The HTTP side is in `embedded_http.py`. Keep
+Holds the command that runs the server and what starts, finds and stops it. The rest is in `embedded_http.py` and `embedded_engine.py`. Keep
 anything about the platform's tables out: a real ClickHouse server must be able to take this one's place by its URL alone.
 
     python -m backfill_platform.warehouse.embedded --data-dir DIR [--port N] [--exit-with-parent]
@@ -254,7 +254,9 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 
 
 def _serve(data_dir: Path, port: int, stop: threading.Event) -> int:
-    from backfill_platform.warehouse.embedded_http import Engine, Server  # those who only connect do not need it
+    # Those who only connect do not need these.
+    from backfill_platform.warehouse.embedded_engine import Engine
+    from backfill_platform.warehouse.embedded_http import Server
 
     try:
         listener = socket.create_server((HOST, port))

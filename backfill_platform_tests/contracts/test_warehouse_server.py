@@ -659,3 +659,22 @@ def test_kill_query_by_its_text(connect: Callable[..., Client]) -> None:
         with pytest.raises(DatabaseError) as caught:
             running.result(timeout=5)
     assert caught.value.code == 394
+
+
+def test_rows_that_cannot_be_written_are_an_error_and_not_lost_in_silence(warehouse_url: str, warehouse_database: str) -> None:
+    with clickhouse_connect.get_client(dsn=warehouse_url, autogenerate_session_id=False) as client:
+        client.command(
+            f"CREATE TABLE {warehouse_database}.t (n Int64, CONSTRAINT positive CHECK n > 0) "
+            "ENGINE = MergeTree PARTITION BY n ORDER BY n"
+        )
+        with pytest.raises(DatabaseError, match="positive"):
+            client.insert("t", [[1], [-1]], ["n"], database=warehouse_database)
+        with pytest.raises(DatabaseError, match="TOO_MANY_PARTS"):
+            client.insert("t", [[n] for n in range(1, 121)], ["n"], database=warehouse_database)
+        allowed = {"max_partitions_per_insert_block": 0}
+        client.insert("t", [[n] for n in range(1, 121)], ["n"], database=warehouse_database, settings=allowed)
+        csv = b"1000\n1001\n"
+        client.raw_insert(f"{warehouse_database}.t", ["n"], csv, fmt="CSV", settings=allowed)
+        text = f"INSERT INTO {warehouse_database}.t (n) SETTINGS max_partitions_per_insert_block = 0 FORMAT CSV\n2000\n"
+        client.command(text)
+        assert client.query(f"SELECT count(), max(n) FROM {warehouse_database}.t").result_rows == [(123, 2000)]

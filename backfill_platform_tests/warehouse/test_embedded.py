@@ -20,7 +20,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from backfill_platform.errors import WarehouseLocked, WarehouseUnavailable
 from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.embedded_http import MAX_SESSIONS, Statement
+from backfill_platform.warehouse.embedded_engine import MAX_SESSIONS, Statement
 from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
 COUNT_RUNNING = b"SELECT count() FROM system.processes"
@@ -340,7 +340,7 @@ INSERTS = {
 def test_where_the_rows_of_an_insert_begin(text: bytes) -> None:
     statement = Statement.read(b"", text)
     expected = INSERTS[text] or (text, None, b"")
-    assert (statement.sql, statement.insert_format, statement.data) == expected
+    assert (statement.sql + statement.insert_settings, statement.insert_format, statement.data) == expected
     assert statement.format is None
 
 
