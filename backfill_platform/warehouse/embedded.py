@@ -1,7 +1,8 @@
 """The embedded warehouse: ClickHouse's own engine (chDB) in a process of its own, behind ClickHouse's HTTP interface.
 
-Holds the command that runs the server and what starts, finds and stops it. The rest is in `embedded_http.py` and `embedded_engine.py`. Keep
-anything about the platform's tables out: a real ClickHouse server must be able to take this one's place by its URL alone.
+Holds the command that runs the server and what starts, finds and stops it; `embedded_http.py` and `embedded_engine.py` are
+the rest. Keep anything about the platform's tables out: a real ClickHouse server must be able to take this one's place by
+its URL alone.
 
     python -m backfill_platform.warehouse.embedded --data-dir DIR [--port N] [--exit-with-parent]
 
