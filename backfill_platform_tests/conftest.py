@@ -1,6 +1,7 @@
 """Fixtures shared by all tests; each family lives in a module of its own."""
 
 pytest_plugins = [
+    "backfill_platform_tests.tiers",
     "backfill_platform_tests.fixtures_warehouse",
     "backfill_platform_tests.fixtures_spark",
     "backfill_platform_tests.fixtures_pipeline",
