@@ -3,7 +3,7 @@
     with Staging(warehouse, table, attempt) as staging:     fence earlier attempts, create desired and delta
         staging.load_files(paths, expected)                 pull the lake's rows, count them
         prepared = prepare(staging, hours)                  validate, gate, diff, prove: a dry run ends here
-        results = publish(prepared)                         look again, ATTACH, verify
+        results = publish(prepared)                         look again, keep the patch, ATTACH, verify
 
 Both walk the same steps, so a dry run cannot drift from a run. Each hour has its own result: an hour that is refused is kept
 out of the delta, because ATTACH publishes all of it, and does not hold back the others.
@@ -26,6 +26,7 @@ from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed, UnhealthyHour, WarehouseError
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.diff import HourDiff, describe, write_cancels, write_states
+from backfill_platform.warehouse.patches import keep_patch
 from backfill_platform.warehouse.sql import SIGN, hour_from, hour_number, target_name
 from backfill_platform.warehouse.staging import STAGING_DATABASE, OnStep, Staging, no_step
 
@@ -122,6 +123,9 @@ def publish(
         if _to_publish(results) != staged:
             results = _stage_delta(staging, results, on_step)
         staged = _to_publish(results)
+        if staged:
+            keep_patch(staging)  # before the last look, so that nothing but the ATTACH comes after it
+            on_step("kept")
         now = fingerprints.net(warehouse, table, staged)
         on_step("rechecked")
         raced = {hour for hour in staged if now[hour] != results[hour].pre}

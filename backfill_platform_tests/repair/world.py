@@ -16,6 +16,7 @@ from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.staging import Staging
 from backfill_platform_tests.fixtures_pipeline import clickstream_over, open_lake
 
@@ -128,6 +129,7 @@ class World:
 
     def drop(self) -> None:
         for table in self.pipeline.published:
+            drop_patches(self.warehouse, table, older_than_days=0)
             self.warehouse.command(f"DROP TABLE IF EXISTS {table.layer}.{table.name} SYNC", doing="cleaning up")
 
 

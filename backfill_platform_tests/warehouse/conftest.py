@@ -10,6 +10,7 @@ import pytest
 from backfill_platform.core.tables import Partitioning, Table
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
+from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform.warehouse.staging import fence
 from backfill_platform_tests.warehouse.visits import VISITS
@@ -40,6 +41,7 @@ def declared(warehouse: Warehouse) -> Iterator[MakeTable]:
     yield declare
     for table in tables:
         fence(warehouse, table)
+        drop_patches(warehouse, table, older_than_days=0)
         warehouse.command(f"DROP TABLE IF EXISTS {target_name(table)} SYNC", doing="cleaning up")
 
 

@@ -31,7 +31,7 @@ from backfill_platform_tests.warehouse.visits import (
 
 STAGING_STEPS = ("fenced", "created", "loaded")
 PREPARE_STEPS = ("validated", "fingerprinted", "cancels", "states", "merged", "proven")
-PUBLISH_STEPS = ("rechecked", "attached", "verified")
+PUBLISH_STEPS = ("kept", "rechecked", "attached", "verified")
 STEPS = (*STAGING_STEPS, *PREPARE_STEPS, *PUBLISH_STEPS)
 
 
@@ -82,6 +82,7 @@ PUBLISHER = """
 import os, signal, sys
 from dataclasses import replace
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.sql import target_name
 from backfill_platform_tests.warehouse.test_publish_crashes import AFTER, HOURS
 from backfill_platform_tests.warehouse.visits import VISITS, repair
 

@@ -1,0 +1,163 @@
+"""Patches: the deltas of publishes, kept so that they can be undone, and the undoing.
+
+A patch is kept just before it is published, by attaching the delta's parts to a table of its own: no rows are copied. An undo
+writes the inverse, for each row only where the stored row still is what the patch wrote; other rows are conflicts and stay.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from backfill_platform.core.tables import Table
+from backfill_platform.errors import PreconditionError
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.ddl import database_statement
+from backfill_platform.warehouse.diff import DELTA_SETTINGS
+from backfill_platform.warehouse.fingerprints import READ_SETTINGS
+from backfill_platform.warehouse.sql import (
+    SIGN,
+    hour_from,
+    hour_number,
+    identifier,
+    literal,
+    names,
+    qualified,
+    row_hash,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.warehouse.staging import Staging
+
+PATCHES_DATABASE = "backfill_patches"
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A row that the undo leaves alone, because it is no longer what the patch wrote: its hour and its key as text."""
+
+    hour: datetime
+    key: str
+
+
+@dataclass(frozen=True)
+class Undoable:
+    """What an undo of a patch can and cannot take back: rows by hour, and some of the conflicts."""
+
+    rows: Mapping[datetime, int]
+    conflicts: int
+    shown: tuple[Conflict, ...]
+
+
+def keep_patch(staging: Staging) -> None:
+    """Keep the delta of an attempt that is about to be published. A patch of the same attempt is replaced.
+
+    When nothing comes of the publish, the patch tells what never happened, and an undo of it finds nothing but conflicts.
+    """
+    warehouse, table = staging.warehouse, staging.table
+    patch = _patch(table, staging.attempt)
+    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+    warehouse.command(f"DROP TABLE IF EXISTS {patch} SYNC", doing=f"replacing the patch of {table}")
+    comment = literal(str(table))
+    warehouse.command(f"CREATE TABLE {patch} AS {target_name(table)} COMMENT {comment}", doing=f"keeping the patch of {table}")
+    warehouse.command(f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}", doing=f"keeping the patch of {table}")
+
+
+def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
+    """Drop the patches of a table that were kept longer ago; returns how many. They can no longer be undone."""
+    found = warehouse.rows(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
+        "AND metadata_modification_time <= now() - toIntervalDay({days:UInt32})",
+        parameters={"database": PATCHES_DATABASE, "target": str(table), "days": older_than_days},
+        doing=f"looking for old patches of {table}",
+    )
+    for (name,) in found:
+        warehouse.command(f"DROP TABLE IF EXISTS {qualified(PATCHES_DATABASE, name)} SYNC", doing="dropping an old patch")
+    return len(found)
+
+
+def patched_hours(warehouse: Warehouse, table: Table, attempt: str) -> tuple[datetime, ...]:
+    """The hours that a patch changed. Raises PreconditionError when it was not kept, or no longer is."""
+    found = warehouse.rows(
+        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
+        parameters={"database": PATCHES_DATABASE, "name": _name(table, attempt)},
+        doing=f"looking for the patch {attempt} of {table}",
+    )
+    if not found[0][0]:
+        raise PreconditionError(
+            f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
+        )
+    rows = warehouse.rows(f"SELECT DISTINCT {hour_number(table)} FROM {_patch(table, attempt)}", doing="reading a patch")
+    return tuple(sorted(hour_from(number) for (number,) in rows))
+
+
+def undoable(warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime]) -> Undoable:
+    """What an undo of the given hours would take back, and what it must leave."""
+    where, keys = within(table, hours), names(sorting_key(table))
+    ours = _ours(table, attempt, where.sql)
+    changed = f"SELECT DISTINCT {keys} FROM {_patch(table, attempt)} WHERE {where.sql}"
+    rows = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, count() FROM ({ours}) GROUP BY __hour",
+        parameters=where.parameters,
+        settings=READ_SETTINGS,
+        doing=f"comparing a patch with {table}",
+    )
+    lost = f"SELECT {keys} FROM ({changed}) WHERE ({keys}) NOT IN ({ours})"
+    ((count,),) = warehouse.rows(
+        f"SELECT count() FROM ({lost})", parameters=where.parameters, settings=READ_SETTINGS, doing="counting conflicts"
+    )
+    text = f"toString(tuple({names(table.key) or identifier(table.hour)}))"
+    shown = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {text} FROM ({lost}) ORDER BY {keys} LIMIT {_SHOWN}",
+        parameters=where.parameters,
+        settings=READ_SETTINGS,
+        doing="reading conflicts",
+    )
+    return Undoable(
+        {hour_from(number): rows_ for number, rows_ in rows},
+        count,
+        tuple(Conflict(hour_from(number), key) for number, key in shown),
+    )
+
+
+def load_undone(staging: Staging, attempt: str, hours: Collection[datetime]) -> None:
+    """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`.
+
+    That is the stored rows, but for those the patch wrote and that are still there, and the rows that it cancelled instead.
+    """
+    table = staging.table
+    where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
+    ours = _ours(table, attempt, where.sql)
+    staging.warehouse.command(
+        f"INSERT INTO {staging.desired} ({columns}) "
+        f"SELECT {columns} FROM {target_name(table)} FINAL WHERE {where.sql} AND ({keys}) NOT IN ({ours}) "
+        f"UNION ALL SELECT {columns} FROM {_patch(table, attempt)} "
+        f"WHERE {where.sql} AND {identifier(SIGN)} = -1 AND ({keys}) IN ({ours})",
+        parameters=where.parameters,
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id("undo"),
+        doing=f"computing {table} without the patch {attempt}",
+    )
+
+
+def _ours(table: Table, attempt: str, where: str) -> str:
+    """The keys of the patch whose stored row still is what the patch wrote: the same row, or none where it removed one."""
+    keys, hash_ = names(sorting_key(table)), row_hash(table)
+    written = (
+        f"SELECT {keys}, countIf({SIGN} = 1) AS __writes, anyIf({hash_}, {SIGN} = 1) AS __written "
+        f"FROM {_patch(table, attempt)} WHERE {where} GROUP BY {keys}"
+    )
+    stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {target_name(table)} FINAL WHERE {where}"
+    return (
+        f"SELECT {keys} FROM ({written}) AS __patch LEFT JOIN ({stored}) AS __now USING ({keys}) "
+        "WHERE (__writes > 0 AND __there = 1 AND __written = __stored) OR (__writes = 0 AND __there = 0)"
+    )
+
+
+def _patch(table: Table, attempt: str) -> str:
+    return qualified(PATCHES_DATABASE, _name(table, attempt))
+
+
+def _name(table: Table, attempt: str) -> str:
+    return f"{table.layer}_{table.name}_{attempt}"
