@@ -1,14 +1,16 @@
 """The `backfill` command. Exit codes: 0 done, 1 differences found or hours failed, 2 wrong use."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from backfill_platform import terminal
+from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange, format_hour, parse_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import make_plan
@@ -54,6 +56,9 @@ def _on_range(required: bool = True) -> Callable[[Callable[..., Any]], Callable[
 
 _select = click.option(
     "--select", "names", multiple=True, metavar="ASSET", help="an asset to materialize, such as warehouse/sessions; repeatable"
+)
+_contract = click.option(
+    "--contract", type=click.File(), help="YAML file with what may change: hours, tables, columns, limits; - for standard input"
 )
 _reason = click.option("--reason", default="", help="why; kept in the ledger")
 
@@ -113,13 +118,14 @@ def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...
 @main.command("dry-run")
 @_on_range()
 @_reason
-def dry_run(pipeline: str, start: str, end: str, output: str, reason: str) -> None:
+@_contract
+def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contract: TextIO | None) -> None:
     """Compute the range and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would."""
     from backfill_platform.repair.selection import dry_run_assets
 
     settings = load_settings()
     declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), reason, output)
+    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), reason, output, contract)
     changes = any(outcome.facts.get("cancels") or outcome.facts.get("states") for outcome in report.outcomes)
     sys.exit(1 if changes or not report.success else 0)
 
@@ -128,7 +134,8 @@ def dry_run(pipeline: str, start: str, end: str, output: str, reason: str) -> No
 @_on_range()
 @_select
 @_reason
-def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...], reason: str) -> None:
+@_contract
+def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...], reason: str, contract: TextIO | None) -> None:
     """Rebuild the range and publish it, as a Dagster run: the UI shows it. Lands hours that have not landed yet."""
     from backfill_platform.repair.selection import named_assets, repair_assets
 
@@ -137,18 +144,25 @@ def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]
     chosen = named_assets(names)
     if chosen:
         make_plan(declared.name, declared.nodes, hours, chosen)
-    report = _run(settings, declared, hours, lambda lake: chosen or repair_assets(declared, lake, hours), reason, output)
+
+    def choose(lake: Any) -> Any:
+        return chosen or repair_assets(declared, lake, hours)
+
+    report = _run(settings, declared, hours, choose, reason, output, contract)
     sys.exit(0 if report.success else 1)
 
 
-def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, reason: str, output: str) -> Any:
+def _run(
+    settings: Settings, declared: Any, hours: HourRange, choose: Any, reason: str, output: str, contract: TextIO | None
+) -> Any:
     from backfill_platform.local import open_platform
 
+    limits = _read_contract(contract)
     with terminal.StepProgress() as progress:
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
             platform.listen = progress
-            report = platform.run(declared, hours, choose(platform.lake), reason=reason)
+            report = platform.run(declared, hours, choose(platform.lake), reason=reason, contract=limits)
     if output == "json":
         facts = [terminal.outcome_facts(outcome) for outcome in report.outcomes]
         terminal.show_json({"run": report.run_id, "success": report.success, "error": report.error, "hours": facts})
@@ -162,6 +176,52 @@ def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, reaso
     if report.error:
         terminal.show_error(report.error)
     return report
+
+
+def _read_contract(file: TextIO | None) -> Any:
+    """The contract as plain values, checked. Raises UsageError naming the file."""
+    if file is None:
+        return None
+    import yaml
+
+    try:
+        limits = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file.name} is no YAML: {error}") from error
+    Contract.parse(limits)
+    return json.loads(json.dumps(limits, default=str))
+
+
+@main.command()
+@click.argument("pipeline")
+@click.argument("repair")
+@click.option("--from", "start", metavar="HOUR", help="first hour to undo (UTC); all hours of the repair without a range")
+@click.option("--to", "end", metavar="HOUR", help="end of the hours to undo, not included (UTC)")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report")
+def undo(pipeline: str, repair: str, start: str | None, end: str | None, output: str) -> None:
+    """Take back what a repair published, where the rows still are what it wrote. Exit 1 if some are not (conflicts)."""
+    if (start is None) != (end is None):
+        raise UsageError("give both --from and --to, or none of them")
+    hours = HourRange.parse(start, end) if start and end else None
+    from backfill_platform.local import open_platform
+    from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
+
+    settings = load_settings()
+    declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)
+    with terminal.StepProgress() as progress:
+        progress.say(f"undoing {repair}")
+        with open_platform(settings) as platform:
+            done = platform.undo(declared, repair, hours)
+    if output == "json":
+        terminal.show_json(done)
+    else:
+        rows = [(one["table"], len(one["hours"]), one["rows"], one["conflicts"]) for one in done["tables"]]
+        terminal.show_table(f"undo of {repair}: {done['repair']}", ("table", "hours", "rows taken back", "conflicts"), rows)
+        shown = [(one["table"], c["hour"], c["key"]) for one in done["tables"] for c in one["shown"]]
+        if shown:
+            terminal.show_table("left alone, because they have changed since", ("table", "hour (UTC)", "key"), shown)
+        terminal.out.print(f"take this back with: backfill undo {pipeline} {done['repair']}", soft_wrap=True)
+    sys.exit(1 if any(one["conflicts"] for one in done["tables"]) else 0)
 
 
 @main.command()

@@ -8,6 +8,7 @@
     ├── PermanentError          trying again changes nothing: a person or a fix is needed
     │   ├── CheckFailed         a blocking check failed
     │   ├── PreconditionError   a table that cannot be repaired safely as it is
+    │   ├── ContractViolation   the difference leaves the contract of the repair
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
     │   └── WarehouseError      ClickHouse refused a statement
@@ -51,6 +52,10 @@ class CheckFailed(PermanentError):
 
 class PreconditionError(PermanentError):
     """A table that cannot be repaired safely as it is."""
+
+
+class ContractViolation(PermanentError):
+    """The difference of an hour leaves the contract of the repair."""
 
 
 class UnhealthyHour(PermanentError):

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.definitions import build_definitions, job_name
+from backfill_platform.errors import PermanentError
 from backfill_platform.lake.tables import Lake
-from backfill_platform.orchestration.launch import dagster_instance, run_range
+from backfill_platform.orchestration.launch import dagster_instance, run_range, run_undo
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
@@ -48,8 +50,16 @@ class Platform:
     warehouse: Warehouse
     listen: Callable[[Event], None] = field(default=lambda event: None)
 
-    def run(self, pipeline: Pipeline, hours: HourRange, assets: tuple[AssetPath, ...], *, reason: str) -> RunReport:
-        """Materialize the assets for the range, in one Dagster run."""
+    def run(
+        self,
+        pipeline: Pipeline,
+        hours: HourRange,
+        assets: tuple[AssetPath, ...],
+        *,
+        reason: str,
+        contract: object = None,
+    ) -> RunReport:
+        """Materialize the assets for the range, in one Dagster run; `contract` as `Contract.parse` takes it."""
         events: list[Event] = []
 
         def listener(event: Event) -> None:
@@ -64,10 +74,21 @@ class Platform:
             assets=assets,
             reason=reason,
             requester="command line",
+            contract=contract,
         )
         outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
         steps = tuple(event for event in events if isinstance(event, StepFinished))
         return RunReport(result.success, result.run_id, outcomes, steps, _error(result))
+
+    def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None) -> dict[str, Any]:
+        """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
+        definitions = build_definitions(self.settings)
+        name, who = pipeline.name, "command line"
+        result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, requester=who)
+        if not result.success:
+            raise PermanentError(_error(result))
+        done: dict[str, Any] = result.output_for_node(f"{name}_undo_op")
+        return done
 
 
 @contextmanager

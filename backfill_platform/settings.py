@@ -34,6 +34,7 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[*]", description="where a classic Spark session runs")
     spark_remote: str | None = Field(None, description="a Spark Connect server, sc://host:port, instead of a session")
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
+    patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     s3_endpoint_url: str | None = Field(None, description="endpoint of an S3-compatible object store")
     s3_region: str | None = Field(None, description="region of the object store")

@@ -1,10 +1,10 @@
 """`backfill up`: embedded warehouse, warm Spark Connect server, Dagster UI and daemon, as one thing to start and stop.
 
-Each part is a child process with a log file. They end with this process, however it ends: it stops them in order when it is
-asked to, and the kernel asks them to stop when it is killed.
+Each part is a child process with a log file, and leader of a process group that holds whatever it starts: code servers, runs.
+They end with this process, however it ends: it stops them in order when it is asked to, and a guard stops them when it is
+killed. Runs that went down with their group are reported failed at the next start, or they would hold up the pipeline for ever.
 """
 
-import ctypes
 import fcntl
 import json
 import os
@@ -21,16 +21,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.error import URLError
+from urllib.parse import urlsplit
+
+import dagster as dg
 
 from backfill_platform.errors import SettingsError, TransientError
-from backfill_platform.orchestration.launch import prepare_instance
+from backfill_platform.orchestration.launch import dagster_instance
 from backfill_platform.settings import Settings, child_environment
 from backfill_platform.spark.session import connect_server_command
 from backfill_platform.warehouse.embedded import connect_or_start
 
-_PR_SET_PDEATHSIG = 1
 _START_SECONDS = 120
 _STOP_SECONDS = 20
+_GUARD_SECONDS = 10
+
+# A program of its own, on the standard library alone: it must outlive this process and start at once. It reads the ids of
+# process groups until its input ends, which is when this process does, asks them to stop, and insists. It holds the lock of
+# the home for so long, so that the next `backfill up` waits for it.
+_GUARD = f"""
+import os, signal, sys, time
+
+def tell(groups, number):
+    left = []
+    for group in groups:
+        try:
+            os.killpg(group, number)
+            left.append(group)
+        except OSError:
+            pass
+    return left
+
+left = tell([int(line) for line in sys.stdin], signal.SIGTERM)
+deadline = time.monotonic() + {_GUARD_SECONDS}
+while left and time.monotonic() < deadline:
+    time.sleep(0.1)
+    left = tell(left, 0)
+tell(left, signal.SIGKILL)
+"""
+
+# Put on a run by Dagster's launcher when the daemon or the web page starts it in a process of its own.
+_LAUNCHED = ".dagster/grpc_info"
+_UNFINISHED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 Tell = Callable[[str], None]
 
@@ -49,6 +80,9 @@ def running_services(settings: Settings) -> Services | None:
     try:
         services = Services(**json.loads(settings.services_file.read_text()))
         os.kill(services.pid, 0)
+        # After a kill -9 the file is still there, and another process may have the id by now.
+        address = urlsplit(services.web_url)
+        socket.create_connection((str(address.hostname), address.port or 80), timeout=2).close()
     except (OSError, ValueError, TypeError):
         return None
     return services
@@ -61,12 +95,14 @@ class _Child:
     log: Path
 
     def stop(self) -> None:
-        """Ask, wait, then insist; grandchildren share the session and end with it."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(_STOP_SECONDS)
+        """Ask the whole group, wait, then insist: a run that is asked has the time to say that it was interrupted."""
+        deadline = time.monotonic() + _STOP_SECONDS
         with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                self.process.poll()
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.05)
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -82,13 +118,20 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         signal.signal(number, lambda received, _frame: stop_asked.append(received))
     children: list[_Child] = []
     with ExitStack() as stack:
-        stack.enter_context(_only_one(settings))
-        prepare_instance(settings)
+        lock = stack.enter_context(_only_one(settings))
         started = time.monotonic()
+        watch = stack.enter_context(_guard(lock))
+        for run_id in _fail_lost_runs(settings):
+            tell(f"run {run_id[:8]} was cut off when this home last went down; it is now marked as failed")
         if settings.clickhouse_url is None:
             tell("starting the embedded warehouse")
             stack.enter_context(connect_or_start(settings.warehouse_dir))
         stack.callback(_stop, children)
+
+        def start(name: str, command: list[str]) -> None:
+            children.append(_start(name, command, settings, environment))
+            watch(children[-1].process.pid)
+
         spark_remote = settings.spark_remote or f"sc://127.0.0.1:{_free_port()}"
         environment = child_environment(
             settings, BACKFILL_SPARK_REMOTE=spark_remote, PYSPARK_PYTHON=sys.executable, PYTHONUNBUFFERED="1"
@@ -99,14 +142,14 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
             command = connect_server_command(
                 port=port, master=settings.spark_master, driver_memory=settings.spark_driver_memory
             )
-            children.append(_start("spark", command, settings, environment))
+            start("spark", command)
         tell("starting Dagster")
         web_port = settings.web_port or _free_port()
         web_url = f"http://127.0.0.1:{web_port}"
         workspace = str(settings.project / "workspace.yaml")
         web = [_script("dagster-webserver"), "-h", "127.0.0.1", "-p", str(web_port), "-w", workspace]
-        children.append(_start("webserver", web, settings, environment))
-        children.append(_start("daemon", [_script("dagster-daemon"), "run", "-w", workspace], settings, environment))
+        start("webserver", web)
+        start("daemon", [_script("dagster-daemon"), "run", "-w", workspace])
         for child in children:
             _await(child, _probe(child.name, spark_remote, web_url), stop_asked)
         services = Services(os.getpid(), web_url, spark_remote)
@@ -129,13 +172,62 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
 def _only_one(settings: Settings) -> Iterator[IO[str]]:
     settings.home.mkdir(parents=True, exist_ok=True)
     with open(settings.home / "up.lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        # Held without services: by one that starts or stops, or by the guard of one that was killed.
+        deadline = time.monotonic() + _GUARD_SECONDS + 5
+        while not _locks(file):
             services = running_services(settings)
-            where = f" at {services.web_url} (process {services.pid})" if services else ""
-            raise SettingsError(f"{settings.home} is already up{where}; stop that one, or set BACKFILL_HOME") from None
+            if services or time.monotonic() > deadline:
+                where = f" at {services.web_url} (process {services.pid})" if services else ""
+                raise SettingsError(f"{settings.home} is already up{where}; stop that one, or set BACKFILL_HOME")
+            time.sleep(0.1)
         yield file
+
+
+def _locks(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _guard(lock: IO[str]) -> Iterator[Callable[[int], None]]:
+    """A process that ends process groups when this process is killed; yields what tells it of one."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD],
+        stdin=subprocess.PIPE,
+        pass_fds=[lock.fileno()],
+        start_new_session=True,
+        text=True,
+    )
+    told = guard.stdin
+    assert told is not None
+
+    def watch(group: int) -> None:
+        print(group, file=told, flush=True)
+
+    try:
+        yield watch
+    finally:
+        guard.kill()
+        guard.wait()
+        told.close()
+
+
+def _fail_lost_runs(settings: Settings) -> list[str]:
+    """Report failed what Dagster believes to run although its process ended with an earlier `backfill up`.
+
+    Left alone such a run holds its pool, and with it every later run of the pipeline, for ever. Runs of the command line
+    are processes of their own and not meant here.
+    """
+    with dagster_instance(settings) as instance:
+        unfinished = instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED))
+        lost = [run for run in unfinished if _LAUNCHED in run.tags]
+        for run in lost:
+            instance.report_run_failed(run, "The run's process ended with `backfill up`. Re-execute what is missing.")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return [run.run_id for run in lost]
 
 
 def _start(name: str, command: list[str], settings: Settings, environment: dict[str, str]) -> _Child:
@@ -158,8 +250,6 @@ def _start(name: str, command: list[str], settings: Settings, environment: dict[
 def _in_child() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _script(name: str) -> str:

@@ -87,7 +87,7 @@ def test_a_plan_after_landing_reads_only_what_the_range_needs(demo: tuple[Home, 
 
 
 @pytest.mark.slow
-def test_damage_is_found_rehearsed_and_repaired_from_the_command_line(demo: tuple[Home, int, Any]) -> None:
+def test_damage_is_found_rehearsed_repaired_and_undone_from_the_command_line(demo: tuple[Home, int, Any]) -> None:
     home, *_ = demo
     code = (
         "from backfill_platform.local import open_warehouse; from backfill_platform.settings import load_settings\n"
@@ -106,6 +106,15 @@ def test_damage_is_found_rehearsed_and_repaired_from_the_command_line(demo: tupl
     assert (status, report["success"]) == (0, True)
     assert home("gaps", "clickstream") == (0, [])
     assert home("dry-run", "clickstream", *RANGE)[0] == 0
+
+    repair = home("ledger", "clickstream", "--from", "1998-05-01T04", "--to", "1998-05-01T05")[1]
+    name = next(entry["repair_id"] for entry in repair if entry["reason"] == "hour 4 is gone" and entry["states"])
+    status, undone = home("undo", "clickstream", name)
+    assert (status, [(one["table"], one["conflicts"]) for one in undone["tables"]]) == (0, [("transformed/sessions", 0)])
+    assert home("gaps", "clickstream")[0] == 1
+    assert home("undo", "clickstream", undone["repair"])[0] == 0
+    assert home("gaps", "clickstream") == (0, [])
+    assert home("undo", "clickstream", "r-nobody")[0] == 1
 
 
 @pytest.mark.slow

@@ -87,6 +87,9 @@ class Contract:
         return tuple(found)
 
 
+ANYTHING = Contract()
+
+
 def _hours(given: object) -> HourRange | None:
     if given is None:
         return None

@@ -4,20 +4,25 @@ One op, because only so each hour of a range run gets its own materialization wi
 unmaterialized without holding back the others, and "failed and missing" re-runs exactly those.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster_pyspark import LazyPySparkResource
 
+from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import format_hour, partition_key
 from backfill_platform.core.identity import repair_id
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
 from backfill_platform.core.tables import Layer
-from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.errors import BackfillError, TransientError, UsageError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
@@ -27,9 +32,11 @@ from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DRY_RUN_CHECKS, PUBLISH_CHECKS
 from backfill_platform.spark.checks import HourRule
+from backfill_platform.warehouse.client import Warehouse
 
 REASON_TAG = "backfill/reason"
 REQUESTER_TAG = "backfill/requester"
+CONTRACT_TAG = "backfill/contract"
 
 _KINDS: dict[str, set[str]] = {
     Layer.RAW: {"pyspark", "iceberg"},
@@ -49,7 +56,7 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         check_specs=check_specs(pipeline, partitions),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"pipeline_{pipeline.name}",
+        pool=pool_name(pipeline.name),
         description=pipeline.description,
     )
     def materialize(  # type: ignore[no-untyped-def]  # Dagster reads outputs into any annotation, and there are none
@@ -58,35 +65,25 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         connections: dg.ResourceParam[Connections],
         listener: dg.ResourceParam[Listener],
     ):
-        tags = context.run.tags
         selected = [(key.path[0], key.path[1]) for key in context.selected_asset_keys]
-        plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
-        repair = Context(
-            pipeline,
-            connections.lake(),
-            lambda: spark.spark_session,
-            connections.warehouse,
-            clock=lambda: datetime.now(UTC),
-            repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
-            reason=tags.get(REASON_TAG, ""),
-            requester=tags.get(REQUESTER_TAG, tags.get("dagster/sensor_name", "dagster")),
-            code_version=version("backfill-platform"),
-        )
-        context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
         failed: list[HourOutcome] = []
         try:
-            for event in run(plan, repair):
-                listener(event)
-                if isinstance(event, StepStarted):
-                    context.log.info(
-                        f"step {event.number} of {event.total}: {'/'.join(event.step.asset)}: {event.step.explanation}"
-                    )
-                elif isinstance(event, HourOutcome):
-                    if event.error:
-                        failed.append(event)
-                        context.log.error(f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}")
-                else:
-                    _report(context, event, repair.repair_id)
+            plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
+            with open_context(
+                context, pipeline, connections, context.run.tags.get(REASON_TAG, ""), lambda: spark.spark_session
+            ) as repair:
+                context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
+                for event in run(plan, repair):
+                    listener(event)
+                    if isinstance(event, StepStarted):
+                        asset = "/".join(event.step.asset)
+                        context.log.info(f"step {event.number} of {event.total}: {asset}: {event.step.explanation}")
+                    elif isinstance(event, HourOutcome):
+                        if event.error:
+                            failed.append(event)
+                            context.log.error(f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}")
+                    else:
+                        _report(context, event, repair.repair_id)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
         if failed:
@@ -95,6 +92,52 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         yield from ()
 
     return materialize
+
+
+def pool_name(pipeline: str) -> str:
+    """The pool by which Dagster lets one run at a time write the tables of a pipeline."""
+    return f"pipeline_{pipeline}"
+
+
+@contextmanager
+def open_context(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    pipeline: Pipeline,
+    connections: Connections,
+    reason: str,
+    spark: Callable[[], Any],
+) -> Iterator[Context]:
+    """What a repair in this run works with; the warehouse is opened once, when it is first needed.
+
+    Raises UsageError for a contract in the run's tags that cannot be read.
+    """
+    tags = context.run.tags
+    with ExitStack() as stack:
+
+        @cache
+        def warehouse() -> Warehouse:
+            return stack.enter_context(closing(connections.warehouse()))
+
+        yield Context(
+            pipeline,
+            connections.lake(),
+            spark,
+            warehouse,
+            clock=lambda: datetime.now(UTC),
+            repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
+            reason=reason,
+            requester=tags.get(REQUESTER_TAG, tags.get("dagster/sensor_name", "dagster")),
+            code_version=version("backfill-platform"),
+            contract=_contract(tags.get(CONTRACT_TAG, "{}")),
+            patch_days=connections.patch_days,
+        )
+
+
+def _contract(text: str) -> Contract:
+    try:
+        return Contract.parse(json.loads(text))
+    except ValueError as error:
+        raise UsageError(f"the tag {CONTRACT_TAG} is no JSON: {error}") from error
 
 
 def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetSpec]:

@@ -1,17 +1,20 @@
 """Running a range in this process, against the instance that the UI shows."""
 
+import json
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import dagster as dg
 
-from backfill_platform.core.hours import HourRange
+from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.errors import SettingsError
-from backfill_platform.orchestration.assets import REASON_TAG, REQUESTER_TAG
+from backfill_platform.orchestration.assets import CONTRACT_TAG, REASON_TAG, REQUESTER_TAG
 from backfill_platform.orchestration.partitions import range_tags
 from backfill_platform.settings import Settings
+
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def prepare_instance(settings: Settings) -> None:
@@ -42,15 +45,36 @@ def run_range(
     assets: Collection[AssetPath],
     reason: str,
     requester: str,
+    contract: object = None,
 ) -> dg.ExecuteInProcessResult:
     """Materialize the assets for the range in one run in this process; the UI shows it like any other.
 
     Hours that fail do not raise: the result says so, and the listener of the definitions was told each outcome.
     """
+    tags = {**range_tags(hours), REASON_TAG: reason, REQUESTER_TAG: requester}
     return definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         asset_selection=[dg.AssetKey(list(path)) for path in assets],
-        tags={**range_tags(hours), REASON_TAG: reason, REQUESTER_TAG: requester},
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        tags=tags if contract is None else {**tags, CONTRACT_TAG: json.dumps(contract)},
+        run_config=_QUIET,
+        raise_on_error=False,
+    )
+
+
+def run_undo(
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    *,
+    pipeline: str,
+    repair: str,
+    hours: HourRange | None,
+    requester: str,
+) -> dg.ExecuteInProcessResult:
+    """Undo a repair in one run in this process; the result's output says what was taken back."""
+    bounds = {} if hours is None else {"start": format_hour(hours.start), "end": format_hour(hours.end)}
+    return definitions.resolve_job_def(f"{pipeline}_undo").execute_in_process(
+        instance=instance,
+        tags={REQUESTER_TAG: requester},
+        run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds}}}},
         raise_on_error=False,
     )

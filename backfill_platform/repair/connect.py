@@ -14,6 +14,7 @@ class Connections:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.patch_days = settings.patch_days
 
     def lake(self) -> Lake:
         """The lake, its catalog's folder made where it is a local file."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.windows import NO_MARGIN
@@ -39,6 +40,8 @@ class Context:
     reason: str
     requester: str
     code_version: str
+    contract: Contract = ANYTHING
+    patch_days: int = 30
 
 
 def run(plan: Plan, context: Context) -> Iterator[Event]:

@@ -6,14 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from backfill_platform.core.contract import Contract, HourChange
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
 from backfill_platform.core.tables import Table
+from backfill_platform.errors import BackfillError, ContractViolation
 from backfill_platform.lake.tables import MAIN, Lake, LakeFile, quarantine_of
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 from backfill_platform.warehouse.ddl import create_target, schema_hash
 from backfill_platform.warehouse.diff import HourDiff
 from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
+from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.publish import HourPublish, Prepared, Status, prepare, publish
 from backfill_platform.warehouse.staging import Staging
 
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
 
 DELTA_PROVEN = "delta_proven"
 MATCHES_LAKE = "matches_lake"
-DRY_RUN_CHECKS = (DELTA_PROVEN,)
-PUBLISH_CHECKS = (MATCHES_LAKE,)
+WITHIN_CONTRACT = "within_contract"
+DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CONTRACT)
+PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CONTRACT)
 
 StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 
@@ -49,39 +53,77 @@ def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile],
     with Staging(warehouse, table, context.repair_id) as staging:
         staging.load_files([file.path for file in files if file.hour in expected], expected)
         prepared = prepare(staging, kept)
-        results = publish(prepared) if step.action is Action.PUBLISH else tuple(prepared.hours.values())
+        objections = _objections(context.contract, table, prepared)
+        publishes = step.action is Action.PUBLISH
+        results = publish(prepared, refuse=objections) if publishes else tuple(prepared.hours.values())
         if any(result.status is Status.UNVERIFIED for result in results):
             staging.keep()
+    if publishes:
+        drop_patches(warehouse, table, older_than_days=context.patch_days)
     quarantined = _quarantined(step, context, kept)
     Ledger(warehouse).append(
-        LedgerEntry(
-            repair_id=context.repair_id,
-            attempt_id=context.repair_id,
-            pipeline=context.pipeline.name,
-            target=str(table),
-            hour=result.hour,
-            mode=str(step.action),
-            status=str(result.status),
-            before=result.pre,
-            desired=result.want,
-            after=result.post,
-            cancels=result.cancels,
-            states=result.states,
-            untouched=result.untouched,
-            rows_read=expected[result.hour],
-            rows_quarantined=quarantined.get(result.hour, 0),
-            reason="; ".join(filter(None, (context.reason, result.reason))),
-            requester=context.requester,
-            code_version=context.code_version,
-            server_version=warehouse.server_version,
-            schema_hash=schema_hash(table),
-            started_at=started,
-            finished_at=context.clock(),
+        ledger_entry(
+            context, table, result, str(step.action), started, read=expected[result.hour], rejected=quarantined[result.hour]
         )
         for result in results
     )
-    outcomes += [_outcome(step, result, prepared) for result in results]
+    outcomes += [_outcome(step, result, prepared, objections.get(result.hour)) for result in results]
     return outcomes, _totals(results)
+
+
+def ledger_entry(
+    context: Context,
+    table: Table,
+    result: HourPublish,
+    mode: str,
+    started: datetime,
+    *,
+    read: int | None = None,
+    rejected: int | None = None,
+) -> LedgerEntry:
+    """What a repair did to an hour, for the ledger; `read` and `rejected` count the rows the lake has and the quarantined."""
+    return LedgerEntry(
+        repair_id=context.repair_id,
+        attempt_id=context.repair_id,
+        pipeline=context.pipeline.name,
+        target=str(table),
+        hour=result.hour,
+        mode=mode,
+        status=str(result.status),
+        before=result.pre,
+        desired=result.want,
+        after=result.post,
+        cancels=result.cancels,
+        states=result.states,
+        untouched=result.untouched,
+        rows_read=read,
+        rows_quarantined=rejected,
+        reason="; ".join(filter(None, (context.reason, result.reason))),
+        requester=context.requester,
+        code_version=context.code_version,
+        server_version=context.warehouse().server_version,
+        schema_hash=schema_hash(table),
+        started_at=started,
+        finished_at=context.clock(),
+    )
+
+
+def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
+    """The hours whose difference leaves the contract, with what broke it."""
+    found: dict[datetime, BackfillError] = {}
+    for hour, diff in prepared.diffs.items():
+        if diff.differs:
+            change = HourChange(
+                str(table),
+                hour,
+                stored=prepared.hours[hour].pre.rows,
+                cancelled=diff.changed + diff.only_there,
+                columns=frozenset(changed.column for changed in diff.columns),
+                totals={effect.column: (effect.before, effect.after) for effect in diff.effects},
+            )
+            if objections := contract.objections(change):
+                found[hour] = ContractViolation(f"outside the contract: {'; '.join(objections)}")
+    return found
 
 
 def _lost_hours(step: Step, hours: Collection[datetime], files: Iterable[LakeFile], lake: Lake) -> dict[datetime, str]:
@@ -105,7 +147,7 @@ def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> d
     return {hour: found.get(hour, 0) for hour in hours}
 
 
-def _outcome(step: Step, result: HourPublish, prepared: Prepared) -> HourOutcome:
+def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: BackfillError | None) -> HourOutcome:
     diff = prepared.diffs.get(result.hour)
     facts: dict[str, Fact] = {
         "status": str(result.status),
@@ -133,8 +175,14 @@ def _outcome(step: Step, result: HourPublish, prepared: Prepared) -> HourOutcome
     else:
         text = "the fingerprints of the warehouse and of the delta add up to the lake's"
         check = CheckResult(DELTA_PROVEN, good, True, text, _prints(result))
+    contract = CheckResult(
+        WITHIN_CONTRACT,
+        objection is None,
+        blocking=True,
+        description=str(objection or "the difference stays within the contract of the repair"),
+    )
     tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
-    return HourOutcome(step.asset, result.hour, result.reason, facts, (check,), tables)
+    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), tables)
 
 
 def _prints(result: HourPublish) -> dict[str, Fact]:

@@ -46,6 +46,7 @@ class Opened:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.patch_days = 30
 
     def lake(self) -> Any:
         return self.world.lake

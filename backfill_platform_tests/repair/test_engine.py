@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.identity import EMPTY
+from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.pipelines.clickstream_reference import Request
 from backfill_platform.repair.engine import run
 from backfill_platform.repair.outcomes import StepFinished
+from backfill_platform.repair.undo import undo
 from backfill_platform.spark.checks import HourRule, RowRule
 from backfill_platform.streams.files import HourlyFiles
 from backfill_platform.warehouse.client import Warehouse
@@ -166,6 +169,50 @@ def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: Wor
     for name in (published.sessions, published.hourly):
         assert found[name] == {**wanted[name], hour(2): damaged[name][hour(2)]}
 
+    published.run(published.derived)
+    assert published.net() == wanted
+
+
+def test_a_difference_outside_the_contract_is_reported_by_a_dry_run_and_not_published(published: World) -> None:
+    wanted = published.net()
+    published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
+    published.damage(published.sessions, "UPDATE errors = errors + 1", hour(2))
+    published.damage(published.sessions, "DELETE", hour(3))
+    damaged = published.net()
+    contract = Contract(columns=frozenset({"bytes"}))
+
+    rehearsed = published.run(published.dry_runs, contract=contract)[("dry_run", published.sessions)]
+    verdicts = [{check.name: check.passed for check in rehearsed[hour(n)].checks}["within_contract"] for n in range(HOURS)]
+    assert verdicts == [True, True, False, True]
+    outcomes = published.run(published.derived, contract=contract)[warehouse_asset(published.sessions)]
+    assert [n for n in range(HOURS) if outcomes[hour(n)].error] == [2]
+    assert "errors would change, the contract allows bytes" in outcomes[hour(2)].error
+    found = published.net()[published.sessions]
+    assert found == {**wanted[published.sessions], hour(2): damaged[published.sessions][hour(2)]}
+
+    published.run(published.derived)
+    assert published.net() == wanted
+
+
+def test_a_repair_can_be_undone_and_the_undo_as_well(published: World) -> None:
+    wanted = published.net()
+    published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
+    published.damage(published.hourly, "DELETE", hour(2))
+    damaged = published.net()
+    published.run(published.derived)
+    repair = f"r{published.repairs}"
+    assert published.net() == wanted
+
+    context = published.context()
+    undone = list(undo(context, repair))
+    assert published.net() == damaged
+    assert [one.found.conflicts for one in undone] == [0, 0]
+    entries = Ledger(published.warehouse).read(hours=[hour(2)], limit=1)
+    assert (entries[0].mode, entries[0].status, entries[0].cancels) == ("undo", "published", 1)
+    list(undo(published.context(), context.repair_id, HourRange(hour(2), hour(3))))
+    assert published.net() == {**damaged, published.hourly: wanted[published.hourly]}
+    with pytest.raises(UsageError, match="changed nothing"):
+        list(undo(published.context(), "r999"))
     published.run(published.derived)
     assert published.net() == wanted
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
@@ -83,10 +84,15 @@ class World:
         )
 
     def run(
-        self, assets: Iterable[AssetPath], hours: HourRange | None = None, *, pipeline: Pipeline | None = None
+        self,
+        assets: Iterable[AssetPath],
+        hours: HourRange | None = None,
+        *,
+        pipeline: Pipeline | None = None,
+        contract: Contract = ANYTHING,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
         """Walk the plan to its end; the outcomes by asset and hour."""
-        events: list[Event] = list(run(self.plan(assets, hours), self.context(pipeline)))
+        events: list[Event] = list(run(self.plan(assets, hours), replace(self.context(pipeline), contract=contract)))
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
         for event in events:
             if isinstance(event, HourOutcome):

@@ -12,6 +12,7 @@ from backfill_platform.core.tables import Table
 from backfill_platform.errors import WarehouseUnavailable
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.publish import prepare, publish
+from backfill_platform.warehouse.sql import target_name
 from backfill_platform.warehouse.staging import Staging
 from backfill_platform_tests.warehouse.visits import (
     ELEVEN,
@@ -113,7 +114,7 @@ def test_a_lost_answer_to_the_attach_is_transient_and_found_out_by_the_next_atte
     class Cut(Warehouse):
         def command(self, sql: str, **options: object) -> None:
             super().command(sql, **options)  # type: ignore[arg-type]
-            if "ATTACH" in sql:
+            if sql.startswith(f"ALTER TABLE {target_name(visits)} ATTACH"):
                 raise WarehouseUnavailable("the line went dead")
 
     connection = Cut(warehouse_url)

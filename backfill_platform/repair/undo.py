@@ -1,0 +1,71 @@
+"""Undoing a repair: the inverse of what it wrote to the warehouse, where that still is there. The lake stays as it is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from backfill_platform.core.hours import HourRange, format_hour
+from backfill_platform.errors import PreconditionError, UsageError
+from backfill_platform.repair.engine import Context
+from backfill_platform.repair.publish import ledger_entry
+from backfill_platform.warehouse.ledger import Ledger
+from backfill_platform.warehouse.patches import Undoable, load_undone, patched_hours, undoable
+from backfill_platform.warehouse.publish import HourPublish, prepare, publish
+from backfill_platform.warehouse.staging import Staging
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What became of one table: the hours, and what was and what could not be taken back."""
+
+    table: str
+    found: Undoable
+    results: tuple[HourPublish, ...]
+
+    @property
+    def failed(self) -> tuple[HourPublish, ...]:
+        """Hours that were refused or did not verify; their error says why."""
+        return tuple(result for result in self.results if result.error)
+
+
+def undo(context: Context, repair: str, hours: HourRange | None = None) -> Iterator[Undone]:
+    """Take back what `repair` published to the tables of the pipeline, of the given hours or of all it changed.
+
+    The undo is a repair itself: its patch is kept, and it can be undone. A row that is no longer what the repair wrote is a
+    conflict and stays. Raises UsageError when there is nothing that could be undone.
+    """
+    patches: dict[str, tuple[datetime, ...]] = {}
+    warehouse = context.warehouse()
+    for table in context.pipeline.published:
+        try:
+            patched = patched_hours(warehouse, table, repair)
+        except PreconditionError:
+            continue
+        if chosen := tuple(hour for hour in patched if hours is None or hour in hours):
+            patches[table.name] = chosen
+    if not patches:
+        within = f" within {hours}" if hours else ""
+        raise UsageError(
+            f"repair {repair} changed nothing of {context.pipeline.name}{within} that could be undone: see `backfill ledger "
+            f"{context.pipeline.name}`; patches are kept for {context.patch_days} days"
+        )
+    for table in context.pipeline.published:
+        if table.name not in patches:
+            continue
+        started = context.clock()
+        found = undoable(warehouse, table, repair, patches[table.name])
+        with Staging(warehouse, table, context.repair_id) as staging:
+            load_undone(staging, repair, patches[table.name])
+            results = publish(prepare(staging, patches[table.name]))
+        Ledger(warehouse).append(ledger_entry(context, table, result, "undo", started) for result in results)
+        yield Undone(str(table), found, results)
+
+
+def describe(undone: Undone) -> str:
+    """One line per table for logs."""
+    text = f"{undone.table}: {sum(undone.found.rows.values())} rows taken back in {len(undone.found.rows)} hours"
+    if undone.found.conflicts:
+        text += f", {undone.found.conflicts} rows left alone because they have changed since"
+    for result in undone.failed:
+        text += f"; {format_hour(result.hour)}: {result.reason}"
+    return text
