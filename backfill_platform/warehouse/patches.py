@@ -27,9 +27,8 @@ from backfill_platform.warehouse.sql import (
     target_name,
     within,
 )
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.warehouse.staging import PATCHES_DATABASE, Staging
 
-PATCHES_DATABASE = "backfill_patches"
 _SHOWN = 20
 
 
@@ -51,17 +50,20 @@ class Undoable:
 
 
 def keep_patch(staging: Staging) -> None:
-    """Keep the delta of an attempt that is about to be published. A patch of the same attempt is replaced.
+    """Keep the delta of an attempt that is about to be published, in place of what the same staging has kept before.
 
     When nothing comes of the publish, the patch tells what never happened, and an undo of it finds nothing but conflicts.
     """
     warehouse, table = staging.warehouse, staging.table
-    patch = _patch(table, staging.attempt)
+    patch = staging.patch
     warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
     warehouse.command(f"DROP TABLE IF EXISTS {patch} SYNC", doing=f"replacing the patch of {table}")
     comment = literal(str(table))
     warehouse.command(f"CREATE TABLE {patch} AS {target_name(table)} COMMENT {comment}", doing=f"keeping the patch of {table}")
-    warehouse.command(f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}", doing=f"keeping the patch of {table}")
+    warehouse.command(
+        f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
+        doing=f"keeping the patch of {table} (when the staging table is gone, a newer attempt has taken over)",
+    )
 
 
 def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
@@ -79,24 +81,16 @@ def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) ->
 
 def patched_hours(warehouse: Warehouse, table: Table, attempt: str) -> tuple[datetime, ...]:
     """The hours that a patch changed. Raises PreconditionError when it was not kept, or no longer is."""
-    found = warehouse.rows(
-        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
-        parameters={"database": PATCHES_DATABASE, "name": _name(table, attempt)},
-        doing=f"looking for the patch {attempt} of {table}",
-    )
-    if not found[0][0]:
-        raise PreconditionError(
-            f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
-        )
-    rows = warehouse.rows(f"SELECT DISTINCT {hour_number(table)} FROM {_patch(table, attempt)}", doing="reading a patch")
+    patch = _patch(warehouse, table, attempt)
+    rows = warehouse.rows(f"SELECT DISTINCT {hour_number(table)} FROM {patch}", doing="reading a patch")
     return tuple(sorted(hour_from(number) for (number,) in rows))
 
 
 def undoable(warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime]) -> Undoable:
     """What an undo of the given hours would take back, and what it must leave."""
-    where, keys = within(table, hours), names(sorting_key(table))
-    ours = _ours(table, attempt, where.sql)
-    changed = f"SELECT DISTINCT {keys} FROM {_patch(table, attempt)} WHERE {where.sql}"
+    where, keys, patch = within(table, hours), names(sorting_key(table)), _patch(warehouse, table, attempt)
+    ours = _ours(table, patch, where.sql)
+    changed = f"SELECT DISTINCT {keys} FROM {patch} WHERE {where.sql}"
     rows = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, count() FROM ({ours}) GROUP BY __hour",
         parameters=where.parameters,
@@ -128,11 +122,12 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime]) -> 
     """
     table = staging.table
     where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
-    ours = _ours(table, attempt, where.sql)
+    patch = _patch(staging.warehouse, table, attempt)
+    ours = _ours(table, patch, where.sql)
     staging.warehouse.command(
         f"INSERT INTO {staging.desired} ({columns}) "
         f"SELECT {columns} FROM {target_name(table)} FINAL WHERE {where.sql} AND ({keys}) NOT IN ({ours}) "
-        f"UNION ALL SELECT {columns} FROM {_patch(table, attempt)} "
+        f"UNION ALL SELECT {columns} FROM {patch} "
         f"WHERE {where.sql} AND {identifier(SIGN)} = -1 AND ({keys}) IN ({ours})",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
@@ -141,12 +136,12 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime]) -> 
     )
 
 
-def _ours(table: Table, attempt: str, where: str) -> str:
+def _ours(table: Table, patch: str, where: str) -> str:
     """The keys of the patch whose stored row still is what the patch wrote: the same row, or none where it removed one."""
     keys, hash_ = names(sorting_key(table)), row_hash(table)
     written = (
         f"SELECT {keys}, countIf({SIGN} = 1) AS __writes, anyIf({hash_}, {SIGN} = 1) AS __written "
-        f"FROM {_patch(table, attempt)} WHERE {where} GROUP BY {keys}"
+        f"FROM {patch} WHERE {where} GROUP BY {keys}"
     )
     stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {target_name(table)} FINAL WHERE {where}"
     return (
@@ -155,9 +150,18 @@ def _ours(table: Table, attempt: str, where: str) -> str:
     )
 
 
-def _patch(table: Table, attempt: str) -> str:
-    return qualified(PATCHES_DATABASE, _name(table, attempt))
-
-
-def _name(table: Table, attempt: str) -> str:
-    return f"{table.layer}_{table.name}_{attempt}"
+def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
+    """The quoted patch of an attempt. A process that was fenced may have left an empty one beside it."""
+    prefix = f"{table.layer}_{table.name}_{attempt}_"
+    found = warehouse.rows(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
+        "AND startsWith(name, {prefix:String}) AND position(substring(name, length({prefix:String}) + 1), '_') = 0 "
+        "AND total_rows > 0",
+        parameters={"database": PATCHES_DATABASE, "target": str(table), "prefix": prefix},
+        doing=f"looking for the patch {attempt} of {table}",
+    )
+    if len(found) != 1:
+        raise PreconditionError(
+            f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
+        )
+    return qualified(PATCHES_DATABASE, found[0][0])

@@ -41,6 +41,7 @@ from backfill_platform.warehouse.sql import (
 logger = logging.getLogger(__name__)
 
 STAGING_DATABASE = "backfill_staging"
+PATCHES_DATABASE = "backfill_patches"
 _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
@@ -69,6 +70,7 @@ class Staging:
         prefix = f"__bf_{table.layer}_{table.name}_{attempt}_{uuid.uuid4().hex[:8]}"
         self.desired_name = f"{prefix}_desired"
         self.delta_name = f"{prefix}_delta"
+        self.patch_name = prefix.removeprefix("__bf_")
         self._on_step = on_step
         self._kept = False
 
@@ -81,6 +83,11 @@ class Staging:
     def delta(self) -> str:
         """The quoted table of cancels and states, structured like the target."""
         return qualified(STAGING_DATABASE, self.delta_name)
+
+    @property
+    def patch(self) -> str:
+        """The quoted table under which the delta is kept when it is published."""
+        return qualified(PATCHES_DATABASE, self.patch_name)
 
     def __enter__(self) -> "Staging":
         self.open()

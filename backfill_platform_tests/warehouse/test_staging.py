@@ -19,6 +19,7 @@ from backfill_platform.errors import (
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
+from backfill_platform.warehouse.patches import patched_hours, undoable
 from backfill_platform.warehouse.publish import prepare, publish
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform.warehouse.staging import STAGING_DATABASE, Staging, fence
@@ -233,6 +234,18 @@ def test_a_zombie_that_wakes_up_cannot_publish(warehouse: Warehouse, visits: Tab
     with pytest.raises(WarehouseError, match="a newer attempt has taken over"):
         publish(zombie)
     assert net_rows(warehouse, visits) == as_counter([visit(TEN, "ada")])
+
+
+def test_a_zombie_does_not_take_the_patch_of_its_successor_away(warehouse: Warehouse, visits: Table) -> None:
+    write_live(warehouse, visits, [visit(TEN, "ada")])
+    zombie = prepare(staged(warehouse, visits, [visit(TEN, "ada", pages=99)]), [TEN])
+    with Staging(warehouse, visits, zombie.staging.attempt) as successor:
+        successor.load_rows([visit(TEN, "ada", pages=7)], {TEN: 1})
+        publish(prepare(successor, [TEN]))
+    with pytest.raises(WarehouseError, match="a newer attempt has taken over"):
+        publish(zombie)
+    assert patched_hours(warehouse, visits, zombie.staging.attempt) == (TEN,)
+    assert undoable(warehouse, visits, zombie.staging.attempt, [TEN]).conflicts == 0
 
 
 def test_a_zombie_that_builds_its_delta_again_does_not_come_back_to_life(warehouse: Warehouse, visits: Table) -> None:
