@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import SettingsError
 
 
@@ -62,7 +63,7 @@ class Settings(BaseSettings):
     @property
     def lake_root(self) -> str:
         """The root URI of the lake."""
-        return self.lake_uri or (self.home / "lake").as_uri()
+        return self.lake_uri or local_uri(self.home / "lake")
 
     @property
     def lake_catalog(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from backfill_platform.core.hours import HOUR
+from backfill_platform.core.uris import local_uri
 
 T0 = datetime(1998, 4, 30, 22, tzinfo=UTC)
 
@@ -53,7 +54,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
     """Write the lines as Latin-1 and return the URI of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(line + "\n" for line in lines).encode("latin-1"))
-    return path.as_uri()
+    return local_uri(path)
 
 
 def hour(number: int) -> datetime:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill_platform.core.hours import HourRange
+from backfill_platform.core.uris import local_uri
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines import clickstream
 from backfill_platform.pipelines.spec import Pipeline
@@ -18,7 +19,7 @@ from backfill_platform_tests.events import hour, write_lines
 def open_lake(folder: Path) -> Lake:
     """The lake in a folder, made where it is missing."""
     (folder / "lake").mkdir(exist_ok=True)
-    return Lake(f"sqlite:///{folder}/lake/catalog.db", (folder / "lake").as_uri())
+    return Lake(f"sqlite:///{folder}/lake/catalog.db", local_uri(folder / "lake"))
 
 
 def clickstream_over(folder: Path, lines: Iterable[str], hours: int) -> Pipeline:

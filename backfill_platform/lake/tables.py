@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow.fs
 from pyiceberg.catalog.sql import SqlCatalog
@@ -33,6 +31,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from backfill_platform.core.hours import HOUR, HourRange, merge_hours
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.core.uris import local_path
 from backfill_platform.errors import LakeConflict, PreconditionError
 
 if TYPE_CHECKING:
@@ -63,11 +62,10 @@ class LakeFile:
     @property
     def path(self) -> str:
         """The file as a process on the same disk names it. Raises PreconditionError when it is in an object store."""
-        if "://" not in self.uri:
-            return self.uri
-        if not self.uri.startswith("file://"):
+        found = local_path(self.uri)
+        if found is None:
             raise PreconditionError(f"{self.uri} is not on a disk that the warehouse shares; publishing it is not built yet")
-        return url2pathname(urlsplit(self.uri).path)
+        return found
 
 
 def quarantine_of(table: Table) -> Table:
@@ -170,7 +168,9 @@ class Lake:
     def discard(self, table: Table, branch: str, attempt: str) -> None:
         """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
         self.drop_branch(table, branch)
-        filesystem, folder = pyarrow.fs.FileSystem.from_uri(self.data_uri(table, attempt))
+        uri = self.data_uri(table, attempt)
+        local = local_path(uri)
+        filesystem, folder = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
         if filesystem.get_file_info(folder).type is not pyarrow.fs.FileType.NotFound:
             filesystem.delete_dir(folder)
 

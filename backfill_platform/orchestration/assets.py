@@ -26,11 +26,11 @@ from backfill_platform.errors import BackfillError, TransientError, UsageError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.repair.audit import AUDIT_CHECKS, check_name
+from backfill_platform.repair.audit import AUDIT_CHECKS, HourAudit, check_name
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
-from backfill_platform.repair.publish import DRY_RUN_CHECKS, PUBLISH_CHECKS
+from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.spark.checks import HourRule
 from backfill_platform.warehouse.client import Warehouse
 
@@ -44,6 +44,12 @@ _KINDS: dict[str, set[str]] = {
     Layer.AGGREGATED: {"pyspark", "iceberg"},
     DRY_RUN: {"clickhouse"},
     WAREHOUSE: {"clickhouse"},
+}
+
+_WAREHOUSE_CHECKS = {
+    DELTA_PROVEN: "the fingerprints of the warehouse and of the delta add up to the lake's",
+    MATCHES_LAKE: "after publishing, net state, FINAL and the lake have one fingerprint",
+    WITHIN_CONTRACT: "the difference stays within the contract of the repair",
 }
 
 
@@ -166,7 +172,8 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
                     deps=[list(dep) for dep in deps],
                     description=description,
                     group_name=pipeline.name,
-                    kinds=_KINDS[path[0]],
+                    # The graph shows the last part of a key alone; the layer tells assets of one name apart.
+                    kinds=_KINDS[path[0]] | {path[0]},
                     owners=list(pipeline.owners),
                     partitions_def=partitions,
                     metadata={"dagster/column_schema": column_schema(table)},
@@ -184,9 +191,23 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
         if node.published:
             by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
             by_asset[(WAREHOUSE, node.table.name)] = list(PUBLISH_CHECKS)
+        texts = _check_texts(pipeline, node.table.name)
         for path, checks in by_asset.items():
-            specs += [dg.AssetCheckSpec(name, asset=list(path), partitions_def=partitions) for name in checks]
+            specs += [
+                dg.AssetCheckSpec(name, asset=list(path), description=texts[name], partitions_def=partitions) for name in checks
+            ]
     return specs
+
+
+def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
+    """What each check says and does. Dagster's page calls them all non-blocking: ours block hours, Dagster's block runs."""
+    audits = HourAudit().checks(pipeline.rules(table))
+    blocks = "An hour that fails it stays unmaterialized; the others do not."
+    texts = {name: f"{text}. {blocks}" for name, text in _WAREHOUSE_CHECKS.items()}
+    for check in audits:
+        text = check.description or check.name.replace("_", " ")
+        texts[check.name] = f"{text}. {blocks if check.blocking else 'It holds nothing back.'}"
+    return {name: text[0].upper() + text[1:] for name, text in texts.items()}
 
 
 def _rule_checks(declared: RawTable | DerivedTable) -> list[str]:

@@ -8,7 +8,7 @@ from backfill_platform.core.hours import format_hour
 from backfill_platform.core.tables import Table
 from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
 
-_BAR = 24
+_BAR = 12
 _MOST_HOURS = 200
 
 
@@ -37,20 +37,22 @@ def facts_metadata(facts: Mapping[str, Fact]) -> dict[str, dg.MetadataValue]:
 
 
 def range_overview(outcomes: Sequence[HourOutcome]) -> str:
-    """A Markdown table of the hours of a step: a bar of the rows, all numeric facts, and what failed."""
+    """A Markdown table of the hours of a step: the verdict, a bar of the rows, and all numeric facts that are not always 0."""
     ordered = sorted(outcomes, key=lambda outcome: outcome.hour)
-    names = list(dict.fromkeys(name for o in ordered for name, value in o.facts.items() if _is_number(name, value)))
+    names = list(dict.fromkeys(name for o in ordered for name, value in o.facts.items() if _is_number(name, value) and value))
     most = max((_rows(outcome) for outcome in ordered), default=0)
     rows = [
         (
-            format_hour(outcome.hour),
+            # The page breaks lines at hyphens; this one looks the same and holds an hour together.
+            format_hour(outcome.hour).replace("-", "\N{NON-BREAKING HYPHEN}"),
+            outcome.error or "ok",
             "█" * round(_BAR * _rows(outcome) / most) if most else "",
             *(outcome.facts.get(name, "") for name in names),
-            outcome.error or "ok",
         )
         for outcome in ordered[:_MOST_HOURS]
     ]
-    text = markdown(Rows("hours", ("hour (UTC)", "rows", *names, "verdict"), tuple(rows)))
+    headers = ("hour (UTC)", "verdict", "", *(name.replace("_", " ") for name in names))
+    text = markdown(Rows("hours", headers, tuple(rows)))
     hidden = len(ordered) - len(rows)
     return text + (f"\n\n{hidden} more hours are not shown; each has its own page." if hidden else "")
 

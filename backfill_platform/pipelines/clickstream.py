@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Layer
+from backfill_platform.core.uris import local_uri
 from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.spark.checks import HourRule, RowRule
@@ -138,7 +139,7 @@ pipeline = Pipeline(
     description="Requests to the France 98 web site, by client and by hour.",
     start=HOURS.start,
     end=HOURS.end,
-    source=ArchiveFile(REQUESTS_FILE.as_uri(), HOURS, encoding="ISO-8859-1"),
+    source=ArchiveFile(local_uri(REQUESTS_FILE), HOURS, encoding="ISO-8859-1"),
     raw=RawTable("clickstream", Requests, parse, same_event=("client_id", "event_time", "url", "status", "bytes")),
     derived=(
         DerivedTable(

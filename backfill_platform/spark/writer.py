@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow.fs
 from pyspark.sql import functions as F
 
+from backfill_platform.core.uris import local_path
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -31,7 +33,8 @@ def write_by_hour(rows: DataFrame, uri: str, *, hour: str, sort_by: tuple[str, .
 
 
 def _files_by_hour(uri: str) -> dict[datetime, list[str]]:
-    filesystem, root = pyarrow.fs.FileSystem.from_uri(uri)
+    local = local_path(uri)
+    filesystem, root = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
     found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
     scheme = uri.split("://", 1)[0] + "://"
     files: dict[datetime, list[str]] = {}

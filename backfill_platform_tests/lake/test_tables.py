@@ -10,6 +10,7 @@ import pytest
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import LakeConflict, PreconditionError
 from backfill_platform.lake.tables import Lake, quarantine_of
 from backfill_platform_tests.events import hour
@@ -44,7 +45,7 @@ class Writer:
         )
         path = self.folder / f"{self.count}.parquet"
         pq.write_table(table, path, compression="zstd")
-        return [path.as_uri()]
+        return [local_uri(path)]
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: T
 
 def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
     put(lake, table, {hour(0): write(hour(0), 5)})
-    other = Lake(f"sqlite:///{tmp_path}/lake/catalog.db", (tmp_path / "lake").as_uri())
+    other = Lake(f"sqlite:///{tmp_path}/lake/catalog.db", local_uri(tmp_path / "lake"))
     files = {1: write(hour(0), 100), 2: write(hour(0), 200)}
     failures: list[Exception] = []
 
@@ -171,7 +172,7 @@ def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table,
 def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, table: Table, tmp_path: Path) -> None:
     uri = lake.data_uri(table, "r1")
     folder = tmp_path / "lake" / "data" / "raw" / "events" / "r1"
-    assert folder.as_uri() == uri
+    assert local_uri(folder) == uri
     folder.mkdir(parents=True)
     write = Writer(folder)
     lake.stage(table, "r1", [hour(0)], {hour(0): write(hour(0), 3)})
@@ -190,7 +191,7 @@ def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:
 def test_files_in_an_object_store_are_not_mistaken_for_local_ones() -> None:
     from backfill_platform.lake.tables import LakeFile
 
-    assert LakeFile("file:///a%20b/c.parquet", hour(0), 1, 1).path == "/a b/c.parquet"
+    assert LakeFile("file:///a b/c.parquet", hour(0), 1, 1).path == "/a b/c.parquet"
     assert LakeFile("/a/c.parquet", hour(0), 1, 1).path == "/a/c.parquet"
     with pytest.raises(PreconditionError, match="not on a disk"):
         _ = LakeFile("s3://bucket/c.parquet", hour(0), 1, 1).path

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.identity import EMPTY
+from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.pipelines.clickstream_reference import Request
@@ -47,7 +48,7 @@ def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
 def published(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", warehouse: Warehouse) -> Iterator[World]:
     """A world whose four hours are landed, built and published. A test that changes it repairs it."""
     lines = [click.line for click in CLICKS] + MALFORMED
-    world = World.over(tmp_path_factory.mktemp("world"), spark, warehouse, lines, HOURS)
+    world = World.over(tmp_path_factory.mktemp("a world with spaces"), spark, warehouse, lines, HOURS)
     outcomes = world.run(world.everything)
     assert not [o.error for by_hour in outcomes.values() for o in by_hour.values() if o.error]
     yield world
@@ -260,7 +261,7 @@ def test_proof_of_closure_is_among_the_facts_of_the_range(published: World) -> N
 
 def test_late_events_reach_the_hours_that_own_them(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> None:
     world = World.over(tmp_path, spark, warehouse, [], 3)
-    source = HourlyFiles(tmp_path.as_uri() + "/%Y-%m-%dT%H.csv", encoding="ISO-8859-1")
+    source = HourlyFiles(local_uri(tmp_path) + "/%Y-%m-%dT%H.csv", encoding="ISO-8859-1")
     world.pipeline = replace(world.pipeline, source=source)
     on_time = [Click(1, 600), Click(2, 4000)]
     late = [Click(1, 1200), Click(3, 1300)]

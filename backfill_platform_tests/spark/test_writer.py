@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from backfill_platform.core.uris import local_uri
 from backfill_platform.spark.writer import write_by_hour
 from backfill_platform_tests.events import T0, hour
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def test_a_file_holds_one_hour_sorted_and_compressed(spark: "SparkSession", tmp_path: Path) -> None:
     rows = [(hour(n % 3), T0 + timedelta(seconds=n), n) for n in range(300)]
     frame = spark.createDataFrame(rows, "hour timestamp, at timestamp, n long").repartition(7)
-    files = write_by_hour(frame, (tmp_path / "out").as_uri(), hour="hour", sort_by=("n",))
+    files = write_by_hour(frame, local_uri(tmp_path / "a folder with 100% out"), hour="hour", sort_by=("n",))
     assert sorted(files) == [hour(0), hour(1), hour(2)]
     for found, uris in files.items():
         assert len(uris) == 1
@@ -29,4 +30,4 @@ def test_a_file_holds_one_hour_sorted_and_compressed(spark: "SparkSession", tmp_
 
 def test_no_rows_are_no_files(spark: "SparkSession", tmp_path: Path) -> None:
     empty = spark.createDataFrame([], "hour timestamp, n long")
-    assert write_by_hour(empty, (tmp_path / "out").as_uri(), hour="hour") == {}
+    assert write_by_hour(empty, local_uri(tmp_path / "a folder with 100% out"), hour="hour") == {}

@@ -5,6 +5,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
+from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import SpecError
 from backfill_platform.streams.files import ArchiveFile, HourlyFiles
 from backfill_platform_tests.events import hour, write_lines
@@ -38,7 +39,7 @@ def test_an_archive_is_not_opened_for_hours_that_it_does_not_have(spark: "SparkS
 
 
 def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: "SparkSession", tmp_path: Path) -> None:
-    pattern = tmp_path.as_uri() + "/%Y-%m-%d/%H.csv"
+    pattern = local_uri(tmp_path) + "/%Y-%m-%d/%H.csv"
     for number in (0, 2):
         write_lines(tmp_path / f"{hour(number):%Y-%m-%d/%H}.csv", [f"line of {number}"])
     source = HourlyFiles(pattern)

@@ -1,0 +1,21 @@
+"""Names of files that Spark, Iceberg and ClickHouse all read alike.
+
+A file on a local disk is `file://` and its absolute path as it is, not percent-encoded: Hadoop and pyiceberg take the text after
+`file://` literally, so `%20` would name another folder than a space.
+"""
+
+from pathlib import Path
+
+_LOCAL = "file://"
+
+
+def local_uri(path: Path) -> str:
+    """The URI of an absolute local path."""
+    return f"{_LOCAL}{path.absolute()}"
+
+
+def local_path(uri: str) -> str | None:
+    """The path of a local URI (or of a bare path), None for a place that is not on a local disk."""
+    if uri.startswith(_LOCAL):
+        return uri.removeprefix(_LOCAL)
+    return None if "://" in uri else uri

@@ -1,0 +1,28 @@
+"""The clickstream pipeline under names of its own, with a rule that one hour breaks."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pyspark.sql import functions as F
+
+from backfill_platform.pipelines import clickstream
+from backfill_platform.spark.checks import HourRule
+
+BROKEN_HOUR = datetime(1998, 4, 30, 23, tzinfo=UTC)
+RULE = HourRule(
+    "clients are counted",
+    lambda: F.unix_seconds(F.max("hour")) != int(BROKEN_HOUR.timestamp()),
+    "the counter of clients was down for an hour",
+)
+
+_sessions, _site_hourly = clickstream.pipeline.derived
+
+pipeline = replace(
+    clickstream.pipeline,
+    name="checked",
+    raw=replace(clickstream.pipeline.raw, name="checked"),
+    derived=(
+        replace(_sessions, name="checked_sessions", reads="checked", rules=(*_sessions.rules, RULE)),
+        replace(_site_hourly, name="checked_hourly", reads="checked_sessions"),
+    ),
+)
