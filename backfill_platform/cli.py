@@ -11,7 +11,7 @@ import click
 
 from backfill_platform import terminal
 from backfill_platform.core.contract import Contract
-from backfill_platform.core.hours import HourRange, format_hour, parse_hour
+from backfill_platform.core.hours import HourRange, format_hour, merge_hours, parse_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import make_plan
 from backfill_platform.errors import BackfillError, UsageError
@@ -148,12 +148,20 @@ def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]
     def choose(lake: Any) -> Any:
         return chosen or repair_assets(declared, lake, hours)
 
-    report = _run(settings, declared, hours, choose, reason, output, contract)
+    # Hours that have landed are closed: they are landed again only when somebody asks for the raw table by name.
+    report = _run(settings, declared, hours, choose, reason, output, contract, "safe" if chosen else "missing")
     sys.exit(0 if report.success else 1)
 
 
 def _run(
-    settings: Settings, declared: Any, hours: HourRange, choose: Any, reason: str, output: str, contract: TextIO | None
+    settings: Settings,
+    declared: Any,
+    hours: HourRange,
+    choose: Any,
+    reason: str,
+    output: str,
+    contract: TextIO | None,
+    landing: str = "safe",
 ) -> Any:
     from backfill_platform.local import open_platform
 
@@ -162,7 +170,7 @@ def _run(
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
             platform.listen = progress
-            report = platform.run(declared, hours, choose(platform.lake), reason=reason, contract=limits)
+            report = platform.run(declared, hours, choose(platform.lake), reason=reason, contract=limits, landing=landing)
     if output == "json":
         facts = [terminal.outcome_facts(outcome) for outcome in report.outcomes]
         terminal.show_json({"run": report.run_id, "success": report.success, "error": report.error, "hours": facts})
@@ -230,7 +238,10 @@ def verify(pipeline: str, start: str | None, end: str | None, output: str) -> No
     """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal."""
     found = _survey(pipeline, start, end)
     rows = [
-        (str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour]), _equal(state, hour))
+        (
+            *(str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour])),
+            _equal(state, hour),
+        )
         for state in found.tables
         if state.published
         for hour in found.hours
@@ -244,7 +255,8 @@ def verify(pipeline: str, start: str | None, end: str | None, output: str) -> No
 
 
 def _equal(state: Any, hour: datetime) -> bool:
-    return bool(state.lake[hour] == state.net[hour] == state.final[hour])
+    """Whether the hour was built and is the same everywhere; equal because nothing is there does not count."""
+    return hour in state.built and bool(state.lake[hour] == state.net[hour] == state.final[hour])
 
 
 @main.command()
@@ -257,9 +269,10 @@ def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None
     elif found.gaps:
         rows = [(gap.table, gap.hour, str(gap.kind), gap.evidence) for gap in found.gaps]
         terminal.show_table(f"{found.pipeline} {found.hours}", ("table", "hour (UTC)", "kind", "evidence"), rows)
-        damaged = HourRange.covering(gap.hour for gap in found.gaps)
-        start, end = format_hour(damaged.start), format_hour(damaged.end)
-        terminal.out.print(f"repair with: backfill run {found.pipeline} --from {start} --to {end}", soft_wrap=True)
+        terminal.out.print("repair with:")
+        for damaged in merge_hours(gap.hour for gap in found.gaps):
+            bounds = f"--from {format_hour(damaged.start)} --to {format_hour(damaged.end)}"
+            terminal.out.print(f"    backfill run {found.pipeline} {bounds}", soft_wrap=True)
     else:
         terminal.out.print(f"{found.pipeline} {found.hours}: no gaps in {len(found.hours)} hours")
     sys.exit(1 if found.gaps else 0)

@@ -12,10 +12,11 @@ from backfill_platform.core.plan import AssetPath
 from backfill_platform.definitions import build_definitions, job_name
 from backfill_platform.errors import PermanentError
 from backfill_platform.lake.tables import Lake
-from backfill_platform.orchestration.launch import dagster_instance, run_range, run_undo
+from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs, run_range, run_undo
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
+from backfill_platform.repair.engine import Landing
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.settings import Settings
 from backfill_platform.stack import running_services
@@ -58,6 +59,7 @@ class Platform:
         *,
         reason: str,
         contract: object = None,
+        landing: str = Landing.SAFE,
     ) -> RunReport:
         """Materialize the assets for the range, in one Dagster run; `contract` as `Contract.parse` takes it."""
         events: list[Event] = []
@@ -75,6 +77,7 @@ class Platform:
             reason=reason,
             requester="command line",
             contract=contract,
+            landing=landing,
         )
         outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
         steps = tuple(event for event in events if isinstance(event, StepFinished))
@@ -99,6 +102,7 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
         settings = settings.model_copy(update={"spark_remote": services.spark_remote})
     pipelines = load_pipelines(settings.pipelines)
     with open_warehouse(settings) as warehouse, dagster_instance(settings) as instance:
+        fail_dead_runs(instance, workers_too=services is None)
         yield Platform(settings, pipelines, instance, Connections(settings).lake(), warehouse)
 
 

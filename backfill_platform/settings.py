@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
 
 from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import SettingsError
@@ -81,6 +82,8 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         problems = "; ".join(f"BACKFILL_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
         raise SettingsError(f"settings: {problems}") from error
+    except SourceError as error:
+        raise SettingsError(f"settings: {error}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'") from error
 
 
 def child_environment(settings: Settings, **more: str) -> dict[str, str]:

@@ -23,10 +23,9 @@ from typing import IO
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-import dagster as dg
 
 from backfill_platform.errors import SettingsError, TransientError
-from backfill_platform.orchestration.launch import dagster_instance
+from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs
 from backfill_platform.settings import Settings, child_environment
 from backfill_platform.spark.session import connect_server_command
 from backfill_platform.warehouse.embedded import connect_or_start
@@ -60,8 +59,6 @@ tell(left, signal.SIGKILL)
 """
 
 # Put on a run by Dagster's launcher when the daemon or the web page starts it in a process of its own.
-_LAUNCHED = ".dagster/grpc_info"
-_UNFINISHED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 Tell = Callable[[str], None]
 
@@ -222,12 +219,7 @@ def _fail_lost_runs(settings: Settings) -> list[str]:
     are processes of their own and not meant here.
     """
     with dagster_instance(settings) as instance:
-        unfinished = instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED))
-        lost = [run for run in unfinished if _LAUNCHED in run.tags]
-        for run in lost:
-            instance.report_run_failed(run, "The run's process ended with `backfill up`. Re-execute what is missing.")
-            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-    return [run.run_id for run in lost]
+        return fail_dead_runs(instance, workers_too=True)
 
 
 def _start(name: str, command: list[str], settings: Settings, environment: dict[str, str]) -> _Child:

@@ -1,6 +1,7 @@
 """What the command line shows: tables for people on standard output, progress on standard error, JSON for machines."""
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -34,7 +35,7 @@ _HEADINGS = {
 
 def show_json(value: Any) -> None:
     """One JSON document on standard output; hours are ISO 8601 in UTC, fingerprints are `rows:hash`."""
-    out.print_json(json.dumps(value, default=_plain))
+    out.print_json(json.dumps(_finite(value), default=_plain))
 
 
 def show_error(error: object) -> None:
@@ -44,7 +45,7 @@ def show_error(error: object) -> None:
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    grid = Grid(title=title, title_justify="left", header_style="bold")
+    grid = Grid(title=escape(title), title_justify="left", header_style="bold")
     data = [tuple(row) for row in rows]
     for number, column in enumerate(columns):
         numeric = bool(data) and all(type(row[number]) in (int, float) for row in data)
@@ -66,14 +67,14 @@ def show_outcomes(step: StepFinished) -> None:
         (
             format_hour(outcome.hour),
             *(outcome.facts.get(name, "") for name in names),
-            f"[red]{escape(outcome.error)}[/red]" if outcome.error else str(outcome.facts.get("status", "ok")),
+            outcome.error or str(outcome.facts.get("status", "ok")),
         )
         for outcome in sorted(step.outcomes, key=lambda outcome: outcome.hour)
     ]
     headings = [_HEADINGS.get(name, name) for name in names]
     show_table("/".join(step.step.asset), ("hour (UTC)", *headings, "verdict"), rows)
     if step.facts:
-        out.print("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items()), style="dim")
+        out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items())), style="dim")
 
 
 class StepProgress:
@@ -123,7 +124,17 @@ def _text(cell: Any) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+    # Values are data: what looks like markup in them is not.
+    return f"{cell:.6g}" if isinstance(cell, float) else escape(str(cell))
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinities as text, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

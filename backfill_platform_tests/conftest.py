@@ -5,4 +5,5 @@ pytest_plugins = [
     "backfill_platform_tests.fixtures_warehouse",
     "backfill_platform_tests.fixtures_spark",
     "backfill_platform_tests.fixtures_pipeline",
+    "backfill_platform_tests.fixtures_stack",
 ]

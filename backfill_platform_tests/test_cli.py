@@ -84,6 +84,6 @@ def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill) -> 
         ("publish", "warehouse/site_hourly"),
     ]
     assert plan["steps"][0]["reads"].endswith("requests.csv.gz")
-    assert plan["steps"][1]["reads"] == "raw/clickstream: nothing has landed yet"
+    assert plan["steps"][1]["reads"] == "raw/clickstream: none of the hours is there yet"
     assert "30 min before" in plan["steps"][1]["explanation"]
     assert "transformed/sessions" in backfill("plan", "clickstream", *ONE_HOUR).stdout

@@ -1,6 +1,6 @@
 """Which hours are not what they should be, judged from counts and fingerprints alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +14,7 @@ class GapKind(StrEnum):
 
     MISSING = "missing"
     SHORT = "short"
+    STALE = "stale"
     DRIFTED = "drifted"
     UNHEALTHY = "unhealthy"
 
@@ -36,25 +37,24 @@ class Gap:
     evidence: str
 
 
-def lake_gaps(
-    table: str, upstream: str, hours: HourRange, rows: Mapping[datetime, int], upstream_rows: Mapping[datetime, int]
-) -> list[Gap]:
-    """Hours without rows where the layer above has some. An hour above without rows accounts for an empty one here."""
+def lake_gaps(table: str, upstream: str, hours: HourRange, built: Container[datetime], above: Container[datetime]) -> list[Gap]:
+    """Hours that were never built, or were lost, although the layer above has them. Hours known to be empty are built."""
+    evidence = f"not built, or lost; {upstream} has the hour"
+    return [Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence) for hour in hours if hour not in built and hour in above]
+
+
+def landing_gaps(table: str, hours: HourRange, landed: Container[datetime]) -> list[Gap]:
+    """Hours that have not landed, or were lost."""
+    return [Gap(table, hour, Place.LAKE, GapKind.MISSING, "not landed, or lost") for hour in hours if hour not in landed]
+
+
+def stale_gaps(table: str, outdated: Mapping[datetime, int]) -> list[Gap]:
+    """Hours with rows that were open when they were built and would be decided by what has landed since."""
     return [
-        Gap(table, hour, Place.LAKE, GapKind.MISSING, f"no rows, but {upstream} has {upstream_rows[hour]}")
-        for hour in hours
-        if not rows.get(hour, 0) and upstream_rows.get(hour, 0)
+        Gap(table, hour, Place.LAKE, GapKind.STALE, f"{rows} open sessions are known to be closed, or longer, by now")
+        for hour, rows in outdated.items()
+        if rows
     ]
-
-
-def landing_gaps(table: str, hours: HourRange, rows: Mapping[datetime, int]) -> list[Gap]:
-    """Hours without rows between hours that have some."""
-    landed = [hour for hour in hours if rows.get(hour, 0)]
-    if not landed:
-        return []
-    between = HourRange.covering(landed)
-    evidence = "no rows, but hours before and after it have some"
-    return [Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence) for hour in between if not rows.get(hour, 0)]
 
 
 def warehouse_gaps(

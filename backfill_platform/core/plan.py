@@ -49,8 +49,7 @@ class Step:
     """One step over all hours of the plan.
 
     `promote` says whether a lake step ends on `main` or stays on the branch of the repair, as in a dry run; `from_branch`
-    whether a step reads the branch of the repair instead of `main`; `fresh` whether this repair builds what a warehouse step
-    compares, so that an hour without rows is known to be empty rather than lost.
+    whether a step reads the branch of the repair instead of `main`.
     """
 
     action: Action
@@ -58,7 +57,6 @@ class Step:
     hours: HourRange
     promote: bool = True
     from_branch: bool = False
-    fresh: bool = False
     explanation: str = ""
 
     @property
@@ -115,8 +113,7 @@ def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: 
             if (prefix, node.table.name) in assets:
                 from_branch = action is Action.DRY_RUN and path in built
                 explanation = _explain_warehouse(node.table, action, from_branch)
-                fresh = path in assets or path in built
-                steps.append(Step(action, node, hours, False, from_branch, fresh, explanation))
+                steps.append(Step(action, node, hours, False, from_branch, explanation))
     return Plan(pipeline, hours, tuple(steps))
 
 

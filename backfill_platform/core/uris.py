@@ -1,7 +1,7 @@
 """Names of files that Spark, Iceberg and ClickHouse all read alike.
 
-A file on a local disk is `file://` and its absolute path as it is, not percent-encoded: Hadoop and pyiceberg take the text after
-`file://` literally, so `%20` would name another folder than a space.
+A file on a local disk is `file://` and its absolute path as it is, not percent-encoded: Hadoop and pyiceberg take the text
+after `file://` literally, so `%20` would name another folder than a space.
 """
 
 from pathlib import Path

@@ -5,11 +5,11 @@ after the key's previous event. So an event starts a session exactly when its ke
 a lookback of one gap exact. Ahead there is no exact fixed margin: a key is followed until it is idle for a gap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backfill_platform.core.hours import HOUR, HourRange, hour_of
+from backfill_platform.core.hours import HOUR, HourRange, hour_of, merge_hours
 from backfill_platform.errors import SpecError
 
 
@@ -68,13 +68,47 @@ class Window:
             edge = min(edge + step, last)
             yield edge
 
-    def touches(self, hour: datetime, damaged: datetime) -> bool:
-        """Whether the rows owned by `hour` may depend on events of the hour `damaged`, as far as the spec alone can tell."""
-        ahead = self.lookahead if isinstance(self.lookahead, timedelta) else self.lookahead.gap
-        return hour - self.lookback < damaged + HOUR and damaged < hour + HOUR + ahead
+    def needs(self, hour: datetime, origin: datetime) -> HourRange:
+        """The hours of the source that must be there before `hour` can be built: its own and those of fixed margins.
+
+        How far an open key is followed is not known before; a source that ends on the way leaves the session open.
+        """
+        ahead = self.lookahead if isinstance(self.lookahead, timedelta) else timedelta(0)
+        first = hour_of(max(hour - self.lookback, min(origin, hour)))
+        last = hour_of(hour + HOUR + ahead - timedelta(microseconds=1))
+        return HourRange(first, last + HOUR)
 
 
 NO_MARGIN = Window()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Hours that can be built together: their source is there without a hole up to `horizon`, and ends there."""
+
+    hours: tuple[datetime, ...]
+    horizon: datetime
+
+
+def stretches(
+    hours: Iterable[datetime], there: Collection[datetime], window: Window, origin: datetime, end: datetime | None
+) -> tuple[list[Stretch], dict[datetime, datetime]]:
+    """The hours that can be built from the source hours that are `there`, and for each other one the first hour it lacks.
+
+    `origin` and `end` bound the hours that exist at all. A hole in the source is no silence: nothing is concluded across it.
+    """
+    present = set(there)
+    run_end = {hour: run.end for run in merge_hours(present) for hour in run}
+    lacking: dict[datetime, datetime] = {}
+    together: dict[datetime, list[datetime]] = {}
+    for hour in sorted(hours):
+        needed = [one for one in window.needs(hour, origin) if end is None or one < end]
+        missing = next((one for one in needed if one not in present), None)
+        if missing is None:
+            together.setdefault(run_end[hour], []).append(hour)
+        else:
+            lacking[hour] = missing
+    return [Stretch(tuple(found), horizon) for horizon, found in together.items()], lacking
 
 
 def followed_until(started: datetime, cap: timedelta, horizon: datetime) -> datetime:

@@ -6,6 +6,7 @@ never promoted changes nothing for readers of `main`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from pyiceberg.types import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from backfill_platform.core.hours import HOUR, HourRange, merge_hours
+from backfill_platform.core.hours import HourRange, merge_hours
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
 from backfill_platform.core.uris import local_path
 from backfill_platform.errors import LakeConflict, PreconditionError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 _ATTEMPTS = 20
+_EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
     ColumnType.BOOLEAN: BooleanType(),
@@ -135,10 +137,16 @@ class Lake:
             counts[file.hour] = counts.get(file.hour, 0) + file.rows
         return counts
 
-    def horizon(self, table: Table) -> datetime | None:
-        """The end of the last hour that has rows, or None: nothing beyond it has landed."""
-        hours = self.rows_by_hour(table)
-        return max(hours) + HOUR if hours else None
+    def built_hours(self, table: Table) -> set[datetime]:
+        """The hours that were promoted and are there: those with rows, and those that are known to be empty.
+
+        An hour in neither state was never built, or has been lost.
+        """
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return set()
+        return set(self.rows_by_hour(table)) | _empty_hours(found)
 
     def snapshot_id(self, table: Table, *, branch: str = MAIN) -> int | None:
         """The id of the branch's current snapshot."""
@@ -158,12 +166,19 @@ class Lake:
         """
         if hours:
             staged = self.files(table, hours, branch=branch)
-            self._replace(table, hours, [file.uri for file in staged], MAIN)
+            empty = set(hours) - {file.hour for file in staged}
+            self._replace(table, hours, [file.uri for file in staged], MAIN, empty)
         self.drop_branch(table, branch)
 
     def drop_branch(self, table: Table, branch: str) -> None:
         """Forget a branch; a missing one is fine."""
         self._commit(table, lambda found: _drop_branch(found, branch))
+
+    def sweep(self, table: Table) -> None:
+        """Discard the branches that attempts left behind when they died. No other attempt at the table may be alive."""
+        for branch in self._catalog.load_table(table.path).refs():
+            if branch != MAIN:
+                self.discard(table, branch, branch)
 
     def discard(self, table: Table, branch: str, attempt: str) -> None:
         """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
@@ -175,14 +190,17 @@ class Lake:
             filesystem.delete_dir(folder)
 
     def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
-        """Empty the hours on `main`."""
+        """Take the files of the hours away from `main`, as an accident would: the hours are lost, not known to be empty."""
         self._replace(table, hours, [], MAIN)
 
     def data_uri(self, table: Table, attempt: str) -> str:
         """A new folder for the files an attempt writes."""
         return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
 
-    def _replace(self, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
+    def _replace(
+        self, table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
+    ) -> None:
+        """Replace the hours by files in one commit, and on `main` remember which of the hours are `empty` by right."""
         if not hours:
             return
         wanted = _within(table.hour, merge_hours(hours))
@@ -195,6 +213,11 @@ class Lake:
                     transaction.delete(wanted, branch=branch)
                 if uris:
                     transaction.add_files(uris, branch=branch, check_duplicate_files=False)
+                known = _empty_hours(found)
+                now = (known - set(hours)) | set(empty)
+                if branch == MAIN and now != known:
+                    ranges = [[one.start.isoformat(), one.end.isoformat()] for one in merge_hours(now)]
+                    transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
 
         self._commit(table, change)
 
@@ -248,6 +271,11 @@ class Lake:
 def _first_snapshot(found: IcebergTable) -> None:
     if found.current_snapshot() is None:
         found.append(found.schema().as_arrow().empty_table())
+
+
+def _empty_hours(found: IcebergTable) -> set[datetime]:
+    ranges = json.loads(found.properties.get(_EMPTY_HOURS, "[]"))
+    return {hour for start, end in ranges for hour in HourRange.parse(start, end)}
 
 
 def _restart_branch(found: IcebergTable, table: Table, branch: str) -> None:

@@ -26,17 +26,18 @@ from backfill_platform.errors import BackfillError, TransientError, UsageError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.repair.audit import AUDIT_CHECKS, HourAudit, check_name
+from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
-from backfill_platform.repair.engine import Context, run
+from backfill_platform.repair.engine import Context, Landing, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
-from backfill_platform.spark.checks import HourRule
+from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, check_name
 from backfill_platform.warehouse.client import Warehouse
 
 REASON_TAG = "backfill/reason"
 REQUESTER_TAG = "backfill/requester"
 CONTRACT_TAG = "backfill/contract"
+LANDING_TAG = "backfill/landing"
 
 _KINDS: dict[str, set[str]] = {
     Layer.RAW: {"pyspark", "iceberg"},
@@ -63,6 +64,8 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=pool_name(pipeline.name),
+        # For failures that may pass; those that cannot forbid it themselves.
+        retry_policy=dg.RetryPolicy(max_retries=2, delay=5, backoff=dg.Backoff.EXPONENTIAL),
         description=pipeline.description,
     )
     def materialize(  # type: ignore[no-untyped-def]  # Dagster reads outputs into any annotation, and there are none
@@ -92,6 +95,8 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
                         _report(context, event, repair.repair_id)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
+        except Exception as error:  # a bug, or an engine's own error: no retry policy may repeat it blindly
+            raise dg.Failure(f"{type(error).__name__}: {_first_line(error)}", allow_retries=False) from error
         if failed:
             raise dg.Failure(_summary(failed), allow_retries=False)
         # A generator without a value has no outputs: each hour has been reported by itself.
@@ -136,7 +141,15 @@ def open_context(
             code_version=version("backfill-platform"),
             contract=_contract(tags.get(CONTRACT_TAG, "{}")),
             patch_days=connections.patch_days,
+            landing=_landing(tags.get(LANDING_TAG, Landing.SAFE)),
         )
+
+
+def _landing(text: str) -> Landing:
+    try:
+        return Landing(text)
+    except ValueError:
+        raise UsageError(f"the tag {LANDING_TAG} is one of {', '.join(Landing)}, not '{text}'") from None
 
 
 def _contract(text: str) -> Contract:
@@ -202,12 +215,16 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
 def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
     """What each check says and does. Dagster's page calls them all non-blocking: ours block hours, Dagster's block runs."""
     audits = HourAudit().checks(pipeline.rules(table))
-    blocks = "An hour that fails it stays unmaterialized; the others do not."
+    blocks = "An hour that fails it is not materialized; the others are."
     texts = {name: f"{text}. {blocks}" for name, text in _WAREHOUSE_CHECKS.items()}
     for check in audits:
         text = check.description or check.name.replace("_", " ")
         texts[check.name] = f"{text}. {blocks if check.blocking else 'It holds nothing back.'}"
     return {name: text[0].upper() + text[1:] for name, text in texts.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]
 
 
 def _rule_checks(declared: RawTable | DerivedTable) -> list[str]:
@@ -249,7 +266,7 @@ def _evaluations(
     for outcome in outcomes:
         key = partition_key(outcome.hour)
         judged = None
-        if key in storage_ids:
+        if key in storage_ids and not outcome.error:
             judged = AssetCheckEvaluationTargetMaterializationData(
                 storage_id=storage_ids[key], run_id=context.run.run_id, timestamp=datetime.now(UTC).timestamp()
             )
@@ -270,4 +287,4 @@ def _evaluations(
 def _summary(failed: Sequence[HourOutcome]) -> str:
     lines = [f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}: {outcome.error}" for outcome in failed]
     shown = "\n".join(lines[:50]) + (f"\nand {len(lines) - 50} more" if len(lines) > 50 else "")
-    return f"{len(failed)} hours were not materialized; the others were:\n{shown}"
+    return f"{len(failed)} hours were not materialized:\n{shown}"

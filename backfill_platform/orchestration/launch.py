@@ -1,19 +1,30 @@
 """Running a range in this process, against the instance that the UI shows."""
 
 import json
+import os
 import shutil
+import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import dagster as dg
 
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.errors import SettingsError
-from backfill_platform.orchestration.assets import CONTRACT_TAG, REASON_TAG, REQUESTER_TAG
+from backfill_platform.orchestration.assets import CONTRACT_TAG, LANDING_TAG, REASON_TAG, REQUESTER_TAG
 from backfill_platform.orchestration.partitions import range_tags
+from backfill_platform.repair.engine import Landing
 from backfill_platform.settings import Settings
 
+PROCESS_TAG = "backfill/process"
+_UNFINISHED = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -36,6 +47,41 @@ def dagster_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+def fail_dead_runs(instance: dg.DagsterInstance, *, workers_too: bool = False) -> list[str]:
+    """Report the runs failed whose process was killed, so that they do not hold the pool of their pipeline for ever.
+
+    Runs of a command line carry their process in a tag. `workers_too` takes all other unfinished runs for dead as well, which
+    is true while no daemon of the instance is running. Returns the ids of the runs.
+    """
+    dead = []
+    for run in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED)):
+        process = run.tags.get(PROCESS_TAG)
+        if _is_alive(process) if process else not workers_too:
+            continue
+        instance.report_run_failed(run, "The process of this run was killed. Re-execute what is missing.")
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        dead.append(run.run_id)
+    return dead
+
+
+def this_process() -> str:
+    """Names this process on this machine, across restarts of either."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _is_alive(process: str) -> bool:
+    host, pid, started = process.rsplit(":", 2)
+    return host != socket.gethostname() or _started(int(pid)) == started
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's ticks; empty where there is none, or no /proc to ask."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return ""
+
+
 def run_range(
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
@@ -46,12 +92,20 @@ def run_range(
     reason: str,
     requester: str,
     contract: object = None,
+    landing: str = Landing.SAFE,
 ) -> dg.ExecuteInProcessResult:
     """Materialize the assets for the range in one run in this process; the UI shows it like any other.
 
     Hours that fail do not raise: the result says so, and the listener of the definitions was told each outcome.
     """
-    tags = {**range_tags(hours), REASON_TAG: reason, REQUESTER_TAG: requester}
+    fail_dead_runs(instance)
+    tags = {
+        **range_tags(hours),
+        REASON_TAG: reason,
+        REQUESTER_TAG: requester,
+        LANDING_TAG: landing,
+        PROCESS_TAG: this_process(),
+    }
     return definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         asset_selection=[dg.AssetKey(list(path)) for path in assets],
@@ -71,10 +125,11 @@ def run_undo(
     requester: str,
 ) -> dg.ExecuteInProcessResult:
     """Undo a repair in one run in this process; the result's output says what was taken back."""
+    fail_dead_runs(instance)
     bounds = {} if hours is None else {"start": format_hour(hours.start), "end": format_hour(hours.end)}
     return definitions.resolve_job_def(f"{pipeline}_undo").execute_in_process(
         instance=instance,
-        tags={REQUESTER_TAG: requester},
+        tags={REQUESTER_TAG: requester, PROCESS_TAG: this_process()},
         run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds}}}},
         raise_on_error=False,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib import import_module
 
-from backfill_platform.errors import SettingsError, UsageError
+from backfill_platform.errors import BackfillError, SettingsError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 
 
@@ -16,8 +16,11 @@ def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
     for module in modules:
         try:
             pipeline = import_module(module).pipeline
-        except (ImportError, AttributeError) as error:
-            raise SettingsError(f"BACKFILL_PIPELINES: module {module} gives no `pipeline` ({error})") from error
+        except BackfillError:
+            raise
+        except Exception as error:  # whatever a user's module raises, its name is what helps
+            why = f"{type(error).__name__}: {error}"
+            raise SettingsError(f"BACKFILL_PIPELINES: module {module} gives no `pipeline` ({why})") from error
         if not isinstance(pipeline, Pipeline):
             raise SettingsError(f"BACKFILL_PIPELINES: `pipeline` of {module} is no Pipeline")
         if pipeline.name in found:

@@ -18,9 +18,9 @@ from pandera.pyspark import DataFrameModel
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Node
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
-from backfill_platform.core.windows import NO_MARGIN, Window
+from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError
-from backfill_platform.spark.checks import HourRule, RowRule, Rules, rules_of
+from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name, rules_of
 from backfill_platform.streams.files import FileSource
 
 if TYPE_CHECKING:
@@ -116,8 +116,21 @@ class Pipeline:
         event_time = self.raw.event_time
         if event_time not in self.raw.table.column_names:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
+        if self.raw.table.column(event_time).nullable or self.raw.table.column(event_time).type is not ColumnType.TIMESTAMP:
+            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
+        for derived in self.derived:
+            ahead = derived.window.lookahead
+            if isinstance(ahead, UntilClosed):
+                columns = derived.table.column_names
+                if lacking := [name for name in (ahead.started, ahead.ended, "is_open") if name not in columns]:
+                    raise SpecError(
+                        f"pipeline {self.name}: {derived.name} reads until sessions are closed, so its schema needs "
+                        f"{', '.join(lacking)}"
+                    )
         for name in known:
-            self.rules(name)
+            names = [check_name(rule.name) for rule in self.rules(name).hours]
+            if clash := sorted({one for one in names if names.count(one) > 1 or one in AUDIT_CHECKS}):
+                raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
 
     def declared(self, name: str) -> RawTable | DerivedTable:
         """The declaration of a table by its bare name. Raises KeyError."""

@@ -15,18 +15,15 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Table
+from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import Lake, quarantine_of
 from backfill_platform.repair.outcomes import CheckResult
-from backfill_platform.spark.checks import FAILED, Rules, is_good
+from backfill_platform.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name, is_good
+from backfill_platform.spark.reader import within
 from backfill_platform.spark.writer import write_by_hour
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-ROWS_VALID = "rows_valid"
-ROWS_ADD_UP = "rows_add_up"
-AUDIT_CHECKS = (ROWS_VALID, ROWS_ADD_UP)
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,19 @@ class HourAudit:
         """Why the hour must not be promoted, or nothing."""
         if self.broken:
             return f"failed {', '.join(self.broken)}"
+        if self.computed and not self.written:
+            reasons = ", ".join(f"{name} ({rows})" for name, rows in self.failures.items())
+            return f"all {self.computed} rows failed a check: {reasons}"
         if not self.adds_up:
             return f"{self.computed} rows computed, but {self.written} written and {self.quarantined} quarantined"
         return ""
+
+    def keeping(self, rows: int) -> HourAudit:
+        """The audit of an hour that must keep at least so many rows; one that would lose some is broken."""
+        if self.written >= rows:
+            return self
+        what = f"keeping its rows: {rows} rows have landed, and the source now gives {self.written}"
+        return replace(self, broken=(*self.broken, f"{what} (the run tag backfill/landing=replace allows it)"))
 
     def checks(self, rules: Rules) -> tuple[CheckResult, ...]:
         """The verdicts of the hour: all row rules together, each hour rule, and the counts."""
@@ -77,9 +84,13 @@ class HourAudit:
         return (rows, counts, *hours)
 
 
-def check_name(rule: str) -> str:
-    """A rule's name as Dagster takes it."""
-    return "".join(letter if letter.isalnum() else "_" for letter in rule)
+def owned(rows: DataFrame, hour: str, hours: Collection[datetime]) -> DataFrame:
+    """The rows of the given hours. Rows without an hour stay in, so that the audit refuses them instead of losing them."""
+    covering = HourRange.covering(hours)
+    mine = within(hour, covering)
+    if len(set(hours)) < len(covering):
+        mine = mine & F.date_trunc("hour", hour).isin([F.lit(one) for one in sorted(hours)])
+    return rows.where(F.col(hour).isNull() | mine)
 
 
 def write_and_audit(
@@ -139,7 +150,10 @@ def _judge(marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str,
     failures = [F.count_if(F.array_contains(FAILED, rule.name)).alias(f"failed_{n}") for n, rule in enumerate(rules.rows)]
     over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
-    by_hour = {_utc(row): row for row in marked.groupBy(_epoch(table)).agg(total, *failures, *over_good).collect()}
+    found_rows = marked.groupBy(_epoch(table)).agg(total, *failures, *over_good).collect()
+    if homeless := sum(row["computed"] for row in found_rows if row["epoch"] is None):
+        raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was written")
+    by_hour = {_utc(row): row for row in found_rows}
     verdicts = by_hour
     if over_good and any(row[f"failed_{n}"] for row in by_hour.values() for n in range(len(failures))):
         verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
@@ -149,7 +163,8 @@ def _judge(marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str,
         audits[hour] = HourAudit(
             computed=row["computed"],
             failures={rule.name: row[f"failed_{n}"] for n, rule in enumerate(rules.rows) if row[f"failed_{n}"]},
-            broken=tuple(rule.name for n, rule in enumerate(rules.hours) if found is not None and not found[f"rule_{n}"]),
+            # An hour without a good row has no verdict; it is refused as a whole.
+            broken=tuple(rule.name for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]),
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
         )
     return audits

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Step
-from backfill_platform.core.windows import UntilClosed
+from backfill_platform.core.windows import Stretch, UntilClosed
 from backfill_platform.lake.tables import MAIN, Lake
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.repair.audit import HourAudit, write_and_audit
+from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.repair.land import without_duplicates
 from backfill_platform.repair.outcomes import Fact
 from backfill_platform.spark.checks import mark_failures, require_columns
-from backfill_platform.spark.reader import RangeRead, read_range, within
+from backfill_platform.spark.reader import RangeRead, read_range
 from backfill_platform.spark.sessions import micros
 
 if TYPE_CHECKING:
@@ -30,36 +31,39 @@ _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Built:
-    """The audits of the hours, and how the range was read."""
+    """The audits of the hours, and how they were read: once for each stretch without a hole in the source."""
 
     hours: dict[datetime, HourAudit]
-    read: RangeRead
+    reads: tuple[RangeRead, ...]
     files_in_table: int
 
     @property
     def facts(self) -> dict[str, Fact]:
         """How far reading went, what was pruned, and the proof of closure."""
-        closure = self.read.closure
+        files = sum(read.files for read in self.reads)
         facts: dict[str, Fact] = {
-            "read_from": self.read.start.isoformat(),
-            "read_to": self.read.end.isoformat(),
-            "files_read": self.read.files,
-            "files_pruned": self.files_in_table - self.read.files,
+            "read_from": min(read.start for read in self.reads).isoformat(),
+            "read_to": max(read.end for read in self.reads).isoformat(),
+            "files_read": files,
+            "files_pruned": max(self.files_in_table - files, 0),
         }
-        if closure.open_at:
-            margins = ", ".join(f"{count} at {_hours(margin)}" for margin, count in closure.open_at)
+        closures = [read.closure for read in self.reads if read.closure.open_at]
+        if closures:
+            margins = "; ".join(
+                ", ".join(f"{count} at {_hours(margin)}" for margin, count in closure.open_at) for closure in closures
+            )
             facts |= {
-                "sessions_cut_at_first_edge": closure.cut_at_first_edge,
-                "margin_hours": closure.margin / timedelta(hours=1),
+                "sessions_cut_at_first_edge": sum(closure.cut_at_first_edge for closure in closures),
+                "margin_hours": max(closure.margin for closure in closures) / timedelta(hours=1),
                 "open_sessions_by_margin": margins,
-                "open_at_end": closure.still_open,
-                "stopped_at": closure.limit or "all closed",
+                "open_at_end": sum(closure.still_open for closure in closures),
+                "stopped_at": ", ".join(sorted({closure.limit or "all closed" for closure in closures})),
             }
         return facts
 
 
-def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, hours: Collection[datetime], repair: str) -> Built:
-    """Compute the given hours of the step's table and stage them on the branch of the repair.
+def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts: Sequence[Stretch], repair: str) -> Built:
+    """Compute the hours of the stretches and stage them on the branch of the repair.
 
     The rows are the same whichever other hours are computed with them: what they need is read by event time, and only rows
     owned by the hours are kept.
@@ -68,48 +72,45 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, hours
     source = step.node.reads
     if not isinstance(declared, DerivedTable) or source is None:
         raise TypeError(f"{step.node.table} is landed, not built")
-    table = step.node.table
+    table, ahead = step.node.table, declared.window.lookahead
     from_raw = source == pipeline.raw.table
     branch = repair if step.from_branch else MAIN
     time = pipeline.raw.event_time if from_raw else source.hour
-    horizon = (lake.horizon(source) or pipeline.start) if from_raw else _END_OF_TIME
-    covering = HourRange.covering(hours)
-    read = read_range(
-        spark,
-        source,
-        lambda start, end: [file.uri for file in lake.files_between(source, time, start, end, branch=branch)],
-        time=time,
-        hours=covering,
-        window=declared.window,
-        origin=pipeline.start,
-        horizon=horizon,
-    )
-    rows = without_duplicates(read.rows, pipeline.raw.same_event) if from_raw else read.rows
-    built = _owned(declared.build(rows), covering, hours)
+    reads, frames = [], []
+    for part in parts:
+        read = read_range(
+            spark,
+            source,
+            lambda start, end: [file.uri for file in lake.files_between(source, time, start, end, branch=branch)],
+            time=time,
+            hours=HourRange.covering(part.hours),
+            window=declared.window,
+            origin=pipeline.start,
+            horizon=part.horizon if from_raw else _END_OF_TIME,
+        )
+        rows = without_duplicates(read.rows, pipeline.raw.same_event) if from_raw else read.rows
+        built = owned(declared.build(rows), table.hour, part.hours)
+        frames.append(_with_is_open(built, ahead, part.horizon) if isinstance(ahead, UntilClosed) else built)
+        reads.append(read)
     measures: dict[str, Column] = {}
-    if isinstance(declared.window.lookahead, UntilClosed):
-        built = _with_is_open(built, declared.window.lookahead, horizon)
-        ended = micros(F.col(declared.window.lookahead.ended))
+    if isinstance(ahead, UntilClosed):
+        ended = micros(F.col(ahead.ended))
         measures = {
             "sessions_extended": F.count_if(ended >= micros(F.col(table.hour)) + _HOUR_MICROS),
             "sessions_open": F.count_if("is_open"),
         }
     rules = pipeline.rules(table.name)
-    marked = mark_failures(require_columns(built, rules, str(table)), rules)
+    frames = [require_columns(frame, rules, str(table)) for frame in frames]
+    marked = mark_failures(reduce(lambda one, other: one.unionByName(other), frames), rules)
     payload = F.to_json(F.struct(*table.column_names))
     sort_by = (table.hour, *table.key)
+    hours = [hour for part in parts for hour in part.hours]
     try:
         audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
     finally:
-        read.release()
-    return Built(audits, read, len(lake.files(source, branch=branch)))
-
-
-def _owned(rows: DataFrame, covering: HourRange, hours: Collection[datetime]) -> DataFrame:
-    rows = rows.where(within("hour", covering))
-    if len(hours) < len(covering):
-        rows = rows.where(F.col("hour").isin([F.lit(hour) for hour in sorted(hours)]))
-    return rows
+        for read in reads:
+            read.release()
+    return Built(audits, tuple(reads), len(lake.files(source, branch=branch)))
 
 
 def _with_is_open(rows: DataFrame, ahead: UntilClosed, horizon: datetime) -> DataFrame:

@@ -1,8 +1,11 @@
 """The one place that opens the lake and the warehouse of the settings."""
 
-from sqlalchemy.engine import make_url
+from pathlib import Path
 
-from backfill_platform.errors import WarehouseUnavailable
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from backfill_platform.errors import SettingsError, WarehouseUnavailable
 from backfill_platform.lake.tables import Lake
 from backfill_platform.settings import Settings
 from backfill_platform.warehouse.client import Warehouse
@@ -17,11 +20,17 @@ class Connections:
         self.patch_days = settings.patch_days
 
     def lake(self) -> Lake:
-        """The lake, its catalog's folder made where it is a local file."""
-        catalog = make_url(self._settings.lake_catalog)
-        if catalog.get_backend_name() == "sqlite" and catalog.database:
-            self._settings.home.joinpath("lake").mkdir(parents=True, exist_ok=True)
-        return Lake(self._settings.lake_catalog, self._settings.lake_root)
+        """The lake, its catalog's folder made where it is a local file.
+
+        Raises SettingsError when the catalog's URI is none, or its folder cannot be written.
+        """
+        try:
+            catalog = make_url(self._settings.lake_catalog)
+            if catalog.get_backend_name() == "sqlite" and catalog.database:
+                Path(catalog.database).parent.mkdir(parents=True, exist_ok=True)
+            return Lake(self._settings.lake_catalog, self._settings.lake_root)
+        except (SQLAlchemyError, OSError) as error:
+            raise SettingsError(f"the lake's catalog {self._settings.lake_catalog} cannot be opened: {error}") from error
 
     def warehouse(self) -> Warehouse:
         """A client of the warehouse. Raises WarehouseUnavailable with what to do when nothing answers."""

@@ -8,23 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
-from backfill_platform.core.windows import NO_MARGIN
+from backfill_platform.core.tables import Table
+from backfill_platform.core.windows import stretches
 from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
 from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
 from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
-from backfill_platform.repair.publish import publish_step
+from backfill_platform.repair.publish import StepResult, publish_step
 from backfill_platform.warehouse.client import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+Failed = Mapping[AssetPath, Mapping[datetime, str]]
+
+
+class Landing(StrEnum):
+    """What landing does with hours that have landed already."""
+
+    SAFE = "safe"  # land them again, but never keep fewer rows than there are
+    MISSING = "missing"  # leave them alone
+    REPLACE = "replace"  # land them again, whatever comes of it
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class Context:
     code_version: str
     contract: Contract = ANYTHING
     patch_days: int = 30
+    landing: Landing = Landing.SAFE
 
 
 def run(plan: Plan, context: Context) -> Iterator[Event]:
@@ -54,13 +68,11 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
             lake.ensure(kept)
+            lake.sweep(kept)
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
-            waiting = _waiting(step, failed)
-            hours = [hour for hour in step.hours if hour not in waiting]
-            outcomes, facts = _walk(step, hours, context) if hours else ([], {})
-            outcomes += [HourOutcome(step.asset, hour, error) for hour, error in sorted(waiting.items())]
+            outcomes, facts = _walk(step, failed, context)
             failed[step.asset] = {outcome.hour: outcome.error for outcome in outcomes if outcome.error}
             yield from outcomes
             yield StepFinished(step, facts, outcomes)
@@ -71,33 +83,74 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
                     lake.discard(table, context.repair_id, context.repair_id)
 
 
-def _waiting(step: Step, failed: Mapping[AssetPath, Mapping[datetime, str]]) -> dict[datetime, str]:
-    """The hours of the step whose input failed in this repair, with the reason."""
-    node = step.node
-    if step.action in (Action.DRY_RUN, Action.PUBLISH):
-        upstream, window = node.table.path, NO_MARGIN
-    elif node.reads is not None:
-        upstream, window = node.reads.path, node.window
-    else:
-        return {}
-    waiting: dict[datetime, str] = {}
-    for damaged, error in failed.get(upstream, {}).items():
-        for hour in step.hours:
-            if window.touches(hour, damaged):
-                waiting.setdefault(hour, f"waits for {'/'.join(upstream)} of {format_hour(damaged)}: {error}")
-    return waiting
-
-
-def _walk(step: Step, hours: list[datetime], context: Context) -> tuple[list[HourOutcome], Mapping[str, Fact]]:
+def _walk(step: Step, failed: Failed, context: Context) -> StepResult:
+    """Do one step for the hours that have what they need; the others are named with what they wait for."""
     if step.action is Action.LAND:
-        landed = land(context.spark(), context.lake, context.pipeline, step.hours, context.repair_id)
-        return _lake_outcomes(step, landed, context), {}
+        return _land(step, context)
     if step.action is Action.BUILD:
-        built = build(context.spark(), context.lake, context.pipeline, step, hours, context.repair_id)
-        return _lake_outcomes(step, built.hours, context), built.facts
-    branch = context.repair_id if step.from_branch else MAIN
-    files = context.lake.files(step.node.table, hours, branch=branch)
-    return publish_step(step, hours, files, context)
+        return _build(step, failed, context)
+    table = step.node.table
+    lake, here = context.lake, failed.get(table.path, {})
+    waiting = {hour: _because(table, hour, error) for hour, error in here.items()}
+    if not step.from_branch:
+        built = lake.built_hours(table)
+        waiting |= {hour: _lost(table, hour) for hour in step.hours if hour not in built and hour not in waiting}
+    hours = [hour for hour in step.hours if hour not in waiting]
+    outcomes = _named(step, waiting)
+    facts: Mapping[str, Fact] = {}
+    if hours:
+        files = lake.files(table, hours, branch=context.repair_id if step.from_branch else MAIN)
+        published, facts = publish_step(step, hours, files, context)
+        outcomes += published
+    return outcomes, facts
+
+
+def _land(step: Step, context: Context) -> StepResult:
+    table, source = step.node.table, context.pipeline.source
+    landed = context.lake.rows_by_hour(table, step.hours)
+    known = context.lake.built_hours(table)
+    hours = [hour for hour in step.hours if context.landing is not Landing.MISSING or hour not in known]
+    absent = source.absent(hours)
+    present = [hour for hour in hours if hour not in absent]
+    outcomes = _named(step, absent)
+    if present:
+        audits = land(context.spark(), context.lake, context.pipeline, present, context.repair_id)
+        if context.landing is not Landing.REPLACE:
+            audits = {hour: audit.keeping(landed.get(hour, 0)) for hour, audit in audits.items()}
+        outcomes += _lake_outcomes(step, audits, context)
+    return outcomes, {"hours_already_landed": len(step.hours) - len(hours)}
+
+
+def _build(step: Step, failed: Failed, context: Context) -> StepResult:
+    source, pipeline = step.node.reads, context.pipeline
+    if source is None:
+        raise TypeError(f"{step.node.table} is landed, not built")
+    bad = failed.get(source.path, {})
+    there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
+    parts, lacking = stretches(step.hours, there - set(bad), step.node.window, pipeline.start, pipeline.end)
+    waiting = {hour: _because(source, at, bad[at]) if at in bad else _lost(source, at) for hour, at in lacking.items()}
+    outcomes = _named(step, waiting)
+    facts: Mapping[str, Fact] = {}
+    if parts:
+        built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id)
+        outcomes += _lake_outcomes(step, built.hours, context)
+        facts = built.facts
+    return outcomes, facts
+
+
+def _named(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:
+    return [HourOutcome(step.asset, hour, error) for hour, error in sorted(errors.items())]
+
+
+def _because(table: Table, hour: datetime, error: str) -> str:
+    return f"waits for {table} of {format_hour(hour)}: {error}"
+
+
+def _lost(table: Table, hour: datetime) -> str:
+    return (
+        f"the lake does not have {table} of {format_hour(hour)}: it was never built, or is lost. Materialize {table} of that "
+        "hour first, so that nothing is taken for missing that merely cannot be seen"
+    )
 
 
 def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Context) -> list[HourOutcome]:

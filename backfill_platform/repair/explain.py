@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from backfill_platform.core.hours import HOUR
 from backfill_platform.core.plan import Plan, Step, read_bounds
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
@@ -38,13 +39,14 @@ def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, int, int]:
         found = len(lake.files(step.node.table, step.hours))
         return str(step.node.table), found, len(lake.files(step.node.table)) - found
     from_raw = source == pipeline.raw.table
-    horizon = lake.horizon(source) if from_raw else step.hours.end
-    if horizon is None:
-        return f"{source}: nothing has landed yet", 0, 0
-    first, last = read_bounds(step, pipeline.start, horizon)
-    if first >= last:
-        return f"{source}: nothing has landed beyond {horizon:%Y-%m-%dT%H:%M}", 0, 0
+    there = lake.built_hours(source)
+    missing = [hour for hour in step.hours if hour not in there]
+    if len(missing) == len(step.hours):
+        return f"{source}: none of the hours is there yet", 0, 0
+    after = max(there) + HOUR if from_raw else step.hours.end
+    first, last = read_bounds(step, pipeline.start, after)
     time = pipeline.raw.event_time if from_raw else source.hour
     found = len(lake.files_between(source, time, first, last))
     bounds = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
+    bounds += f", without {len(missing)} hours that are not there" if missing else ""
     return bounds, found, len(lake.files(source)) - found

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
+from backfill_platform.errors import CheckFailed, SpecError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.audit import HourAudit, write_and_audit
+from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.spark.checks import RowRule, mark_failures, require_columns
-from backfill_platform.spark.reader import within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 UNPLACED = "event_time: not within the hours of its file"
+UNDECODABLE = "line: not in the encoding of its file"
 
 
-def land(spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: HourRange, repair: str) -> dict[datetime, HourAudit]:
+def land(
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime], repair: str
+) -> dict[datetime, HourAudit]:
     """Stage the lines of `hours` on the branch of the repair: as rows where they pass all checks, else in quarantine.
 
     Each line of the source belongs to exactly one ingestion hour, so landing hours together or apart gives the same rows.
+    Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given.
     """
     raw = pipeline.raw
     table = raw.table
-    rules = pipeline.rules(raw.name)
-    parsed = raw.parse(pipeline.source.lines(spark, hours))
+    lines = pipeline.source.lines(spark, hours)
+    parsed = raw.parse(lines)
+    if dropped := [name for name in lines.columns if name not in parsed.columns]:
+        raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
+    given, returned = lines.count(), parsed.count()
+    if given != returned:
+        raise CheckFailed(f"{table}: the parser made {returned} rows of {given} lines; it must return each line once")
     placed = pipeline.source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
-    parsed = parsed.where(within(table.hour, hours))
-    require_columns(parsed.drop("line", "file_hour", "_unplaced"), rules, str(table))
-    rules = replace(rules, rows=(*rules.rows, RowRule(UNPLACED, lambda: ~F.col("_unplaced"))))
+    parsed = owned(parsed, table.hour, hours)
+    rules = pipeline.rules(raw.name)
+    require_columns(parsed.drop(*lines.columns, "_unplaced"), rules, str(table))
+    own = (
+        RowRule(UNPLACED, lambda: ~F.col("_unplaced")),
+        RowRule(UNDECODABLE, lambda: ~F.col("undecodable")),
+    )
+    rules = replace(rules, rows=(*rules.rows, *own))
     marked = mark_failures(parsed, rules)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     return write_and_audit(
-        marked, lake, table, rules, set(hours), repair, payload=F.col("line"), measures=measures, sort_by=(raw.event_time,)
+        marked, lake, table, rules, hours, repair, payload=F.col("line"), measures=measures, sort_by=(raw.event_time,)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ContractViolation
-from backfill_platform.lake.tables import MAIN, Lake, LakeFile, quarantine_of
+from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 from backfill_platform.warehouse.ddl import create_target, schema_hash
 from backfill_platform.warehouse.diff import HourDiff
@@ -35,24 +35,18 @@ StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile], context: Context) -> StepResult:
     """Stage the files' rows, compare, prove, and for a publish step write: the outcome of every hour, and their sums.
 
-    Hours that the lake has lost are refused: publishing them would delete their rows. What was done is in the ledger.
+    The files are those of the hours; what was done is in the ledger.
     """
     table = step.node.table
     warehouse = context.warehouse()
     started = context.clock()
-    lost = {} if step.from_branch else _lost_hours(step, hours, files, context.lake)
-    outcomes = [HourOutcome(step.asset, hour, error) for hour, error in lost.items()]
-    kept = [hour for hour in hours if hour not in lost]
-    if not kept:
-        return outcomes, {}
     create_target(warehouse, table)
-    expected = dict.fromkeys(kept, 0)
+    expected = dict.fromkeys(hours, 0)
     for file in files:
-        if file.hour in expected:
-            expected[file.hour] += file.rows
+        expected[file.hour] += file.rows
     with Staging(warehouse, table, context.repair_id) as staging:
-        staging.load_files([file.path for file in files if file.hour in expected], expected)
-        prepared = prepare(staging, kept)
+        staging.load_files([file.path for file in files], expected)
+        prepared = prepare(staging, hours)
         objections = _objections(context.contract, table, prepared)
         publishes = step.action is Action.PUBLISH
         results = publish(prepared, refuse=objections) if publishes else tuple(prepared.hours.values())
@@ -60,15 +54,14 @@ def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile],
             staging.keep()
     if publishes:
         drop_patches(warehouse, table, older_than_days=context.patch_days)
-    quarantined = _quarantined(step, context, kept)
+    quarantined = _quarantined(step, context, hours)
     Ledger(warehouse).append(
         ledger_entry(
             context, table, result, str(step.action), started, read=expected[result.hour], rejected=quarantined[result.hour]
         )
         for result in results
     )
-    outcomes += [_outcome(step, result, prepared, objections.get(result.hour)) for result in results]
-    return outcomes, _totals(results)
+    return [_outcome(step, result, prepared, objections.get(result.hour)) for result in results], _totals(results)
 
 
 def ledger_entry(
@@ -124,21 +117,6 @@ def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[da
             if objections := contract.objections(change):
                 found[hour] = ContractViolation(f"outside the contract: {'; '.join(objections)}")
     return found
-
-
-def _lost_hours(step: Step, hours: Collection[datetime], files: Iterable[LakeFile], lake: Lake) -> dict[datetime, str]:
-    """Hours without rows in the lake although the layer above has some, unless this repair has just built them."""
-    source = step.node.reads
-    there = {file.hour for file in files}
-    if source is None or step.fresh:
-        return {}
-    above = lake.rows_by_hour(source)
-    return {
-        hour: f"the lake has no rows of {step.node.table} for this hour, but {above[hour]} of {source}: materialize "
-        f"{step.node.table} as well, so that nothing is deleted from the warehouse by mistake"
-        for hour in hours
-        if hour not in there and above.get(hour, 0)
-    }
 
 
 def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> dict[datetime, int]:

@@ -15,8 +15,7 @@ def repair_assets(pipeline: Pipeline, lake: Lake, hours: HourRange) -> tuple[Ass
     Landed hours are left alone: they are closed, and everything else is computed from them.
     """
     assets = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN]
-    landed = lake.rows_by_hour(pipeline.raw.table, hours)
-    if any(hour not in landed for hour in hours):
+    if not set(hours) <= lake.built_hours(pipeline.raw.table):
         assets.insert(0, pipeline.raw.table.path)
     return tuple(assets)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FAILED = "_failed"
+ROWS_VALID = "rows_valid"
+ROWS_ADD_UP = "rows_add_up"
+AUDIT_CHECKS = (ROWS_VALID, ROWS_ADD_UP)  # the checks that every table has
 
 
 @dataclass(frozen=True)
@@ -59,18 +62,26 @@ def rules_of(schema: Any, own: Iterable[RowRule | HourRule] = ()) -> Rules:
             row_rules.append(RowRule(f"{name}: missing", _is_not_null(name), f"{name} must have a value"))
         for check in column.checks:
             compiled = _COMPILERS.get(check.name)
-            if compiled is None:
+            unknown = {key for key, value in check.statistics.items() if value is not None} - _STATISTICS
+            if compiled is None or unknown or check.raise_warning or not check.ignore_na:
                 raise SpecError(
-                    f"{schema.__name__}.{name}: the check '{check.name}' cannot be run on Spark in one pass; use one of "
+                    f"{schema.__name__}.{name}: the check '{check.error or check.name}' cannot be run on Spark in one pass; "
+                    f"use one of "
                     f"{', '.join(sorted(_COMPILERS))}, or a RowRule of the table"
                 )
-            holds = _allowing_null(name, compiled, dict(check.statistics))
+            is_float = column.dtype.type.simpleString() in ("double", "float")
+            holds = _allowing_null(name, compiled, dict(check.statistics), is_float)
             row_rules.append(RowRule(f"{name}: {check.error or check.name}", holds, check.description or ""))
     own = tuple(own)
     row_rules += [rule for rule in own if isinstance(rule, RowRule)]
     hour_rules = tuple(rule for rule in own if isinstance(rule, HourRule))
     types = {name: column.dtype.type.simpleString() for name, column in container.columns.items()}
     return Rules(tuple(row_rules), hour_rules, types)
+
+
+def check_name(rule: str) -> str:
+    """A rule's name as Dagster takes it."""
+    return "".join(letter if letter.isalnum() else "_" for letter in rule)
 
 
 def require_columns(frame: DataFrame, rules: Rules, table: str) -> DataFrame:
@@ -110,10 +121,14 @@ def _is_not_null(name: str) -> Callable[[], Column]:
 
 
 def _allowing_null(
-    name: str, compiled: Callable[[Column, Mapping[str, Any]], Column], statistics: Mapping[str, Any]
+    name: str, compiled: Callable[[Column, Mapping[str, Any]], Column], statistics: Mapping[str, Any], is_float: bool
 ) -> Callable[[], Column]:
-    # As in pandera, a check says nothing about a missing value; `nullable` does.
-    return lambda: F.col(name).isNull() | compiled(F.col(name), statistics)
+    # As in pandera, a check says nothing about a missing value; `nullable` does. NaN is no number: Spark finds it above all.
+    def holds() -> Column:
+        verdict: Column = compiled(F.col(name), statistics)
+        return F.col(name).isNull() | (verdict & ~F.isnan(name) if is_float else verdict)
+
+    return holds
 
 
 def _in_range(column: Column, s: Mapping[str, Any]) -> Column:
@@ -143,6 +158,12 @@ _COMPILERS: Mapping[str, Callable[[Column, Mapping[str, Any]], Column]] = {
     "str_endswith": lambda c, s: c.endswith(s["string"]),
     "str_length": _length,
 }
+
+
+# What the compiled checks read. A check that is told anything else would be checked in part.
+_STATISTICS = frozenset(
+    {"value", "min_value", "max_value", "include_min", "include_max", "allowed_values", "forbidden_values", "pattern", "string"}
+)
 
 
 def _pattern(pattern: Any) -> str:

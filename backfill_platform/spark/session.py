@@ -12,13 +12,14 @@ OPTIONS: Mapping[str, str] = {
     # A time that cannot be parsed is a NULL for the checks to find, not the end of the job.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
+}
+_JVM_OPTIONS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
 }
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def use_this_interpreter() -> None:
@@ -30,12 +31,15 @@ def use_this_interpreter() -> None:
 def session_options(*, master: str, remote: str | None, driver_memory: str) -> dict[str, str]:
     """The options of a session: on the Connect server at `remote` if given, else in this process on `master`.
 
-    Options that only a new JVM can take are left to the server when there is one.
+    Options that only a new JVM can take are left to the server when there is one; those of SQL are sent to it.
     """
     if remote:
-        return {"spark.remote": remote}
+        # A server that somebody else started has a time zone of its own: event times would shift without a word.
+        return {**OPTIONS, "spark.remote": remote}
     return {
         **OPTIONS,
+        **_JVM_OPTIONS,
+        **(_LOOPBACK if master.startswith("local") else {}),
         "spark.master": master,
         "spark.app.name": "backfill-platform",
         "spark.driver.memory": driver_memory,

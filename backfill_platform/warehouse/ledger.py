@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {_LEDGER} (
     cancels Int64 COMMENT 'Stored rows that were cancelled',
     states Int64 COMMENT 'Rows that were written',
     untouched Int64 COMMENT 'Stored rows that stayed as they were',
-    rows_read Nullable(Int64) COMMENT 'Rows the transform read for this hour',
+    rows_read Nullable(Int64) COMMENT 'Rows the lake has for this hour, as staged',
     rows_quarantined Nullable(Int64) COMMENT 'Rows that failed a check and were set aside',
     reason String COMMENT 'Why the repair was asked for, or why the hour was refused',
     requester String,

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from backfill_platform.core.gaps import GapKind, lake_gaps, landing_gaps, warehouse_gaps
+from backfill_platform.core.gaps import GapKind, lake_gaps, landing_gaps, stale_gaps, warehouse_gaps
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import Fingerprint
 
@@ -12,16 +12,17 @@ def at(*numbers: int) -> list[datetime]:
     return [T0 + n * HOUR for n in numbers]
 
 
-def test_an_hour_is_missing_where_only_the_layer_above_has_rows() -> None:
-    rows = dict.fromkeys(at(0, 2), 5)
-    above = dict.fromkeys(at(0, 1, 2, 4), 7)
-    assert [gap.hour for gap in lake_gaps("t", "above", HOURS, rows, above)] == at(1, 4)
+def test_an_hour_is_missing_where_only_the_layer_above_has_it() -> None:
+    assert [gap.hour for gap in lake_gaps("t", "above", HOURS, set(at(0, 2)), set(at(0, 1, 2, 4)))] == at(1, 4)
 
 
-def test_a_hole_between_landed_hours_is_missing_but_the_ends_are_not() -> None:
-    rows = dict.fromkeys(at(1, 4), 5)
-    assert [gap.hour for gap in landing_gaps("raw", HOURS, rows)] == at(2, 3)
-    assert landing_gaps("raw", HOURS, {}) == []
+def test_hours_that_have_not_landed_are_missing_wherever_they_lie() -> None:
+    assert [gap.hour for gap in landing_gaps("raw", HOURS, set(at(1, 4)))] == at(0, 2, 3, 5)
+    assert landing_gaps("raw", HOURS, set(HOURS)) == []
+
+
+def test_hours_with_rows_that_are_decided_by_now_are_stale() -> None:
+    assert [(gap.hour, gap.kind) for gap in stale_gaps("t", {T0: 2, T0 + HOUR: 0})] == [(T0, GapKind.STALE)]
 
 
 def test_warehouse_hours_are_judged_by_fingerprint_not_by_count() -> None:

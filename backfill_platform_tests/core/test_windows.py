@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.core.windows import Stretch, UntilClosed, Window, stretches
 from backfill_platform.errors import SpecError
 
 ORIGIN = datetime(1998, 4, 30, 22, tzinfo=UTC)
@@ -40,11 +40,35 @@ def test_edges_grow_and_end_at_the_cap_or_the_horizon(cap_minutes: int, landed_m
     assert edges[-1] == min(RANGE.end + ahead.cap, horizon)
 
 
-def test_an_hour_depends_on_the_hours_its_margins_touch() -> None:
+def test_an_hour_needs_the_hours_of_its_fixed_margins() -> None:
+    sessions = Window(lookback=GAP, lookahead=UntilClosed(key="k", gap=GAP))
+    ten = ORIGIN + 10 * HOUR
+    assert list(sessions.needs(ten, ORIGIN)) == [ten - HOUR, ten]
+    assert list(sessions.needs(ORIGIN, ORIGIN)) == [ORIGIN]
+    assert list(Window().needs(ten, ORIGIN)) == [ten]
+    assert list(Window(lookahead=timedelta(hours=2)).needs(ten, ORIGIN)) == [ten, ten + HOUR, ten + 2 * HOUR]
+
+
+def test_nothing_is_built_across_a_hole_in_the_source() -> None:
     window = Window(lookback=GAP, lookahead=UntilClosed(key="k", gap=GAP))
-    damaged = ORIGIN + 10 * HOUR
-    assert [n for n in range(20) if window.touches(ORIGIN + n * HOUR, damaged)] == [9, 10, 11]
-    assert [n for n in range(20) if Window().touches(ORIGIN + n * HOUR, damaged)] == [10]
+    hours = [ORIGIN + n * HOUR for n in range(8)]
+    there = {hour for n, hour in enumerate(hours) if n not in (3, 7)}
+    parts, lacking = stretches(hours, there, window, ORIGIN, None)
+    assert parts == [Stretch(tuple(hours[:3]), hours[3]), Stretch((hours[5], hours[6]), hours[7])]
+    assert lacking == {hours[3]: hours[3], hours[4]: hours[3], hours[7]: hours[7]}
+
+
+@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
+def test_each_hour_is_built_once_or_named_with_what_it_lacks(asked: set[int], there: set[int]) -> None:
+    hours, present = ({ORIGIN + n * HOUR for n in chosen} for chosen in (asked, there))
+    window = Window(lookback=GAP, lookahead=timedelta(minutes=90))
+    parts, lacking = stretches(hours, present, window, ORIGIN, ORIGIN + 13 * HOUR)
+    built = [hour for part in parts for hour in part.hours]
+    assert sorted([*built, *lacking]) == sorted(hours)
+    assert not set(lacking.values()) & present
+    for part in parts:
+        assert part.horizon not in present
+        assert set(HourRange(part.hours[0], part.horizon)) <= present
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_new_table_is_empty_and_asking_for_it_again_changes_nothing(lake: Lake
     first = lake.snapshot_id(table)
     lake.ensure(table)
     assert lake.snapshot_id(table) == first
-    assert (lake.files(table), lake.rows_by_hour(table), lake.horizon(table)) == ([], {}, None)
+    assert (lake.files(table), lake.rows_by_hour(table), lake.built_hours(table)) == ([], {}, set())
 
 
 def test_a_table_with_other_columns_is_refused_by_name(lake: Lake, table: Table) -> None:
@@ -94,8 +94,13 @@ def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write:
     lake.stage(table, "r1", [hour(0)], {})
     lake.promote(table, "r1", [hour(0)])
     assert lake.rows_by_hour(table) == {hour(1): 5}
+    assert lake.built_hours(table) == {hour(0), hour(1)}
     lake.remove_hours(table, [hour(1)])
     assert lake.rows_by_hour(table) == {}
+    assert lake.built_hours(table) == {hour(0)}, "an hour that is lost is not one that is known to be empty"
+    put(lake, table, {hour(0): write(hour(0), 1)})
+    lake.remove_hours(table, [hour(0)])
+    assert lake.built_hours(table) == set()
 
 
 def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -> None:
@@ -140,7 +145,6 @@ def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: T
     )
     found = lake.files_between(table, "event_time", hour(0), hour(1))
     assert [file.hour for file in found] == [hour(0), hour(4)]
-    assert lake.horizon(table) == hour(5)
 
 
 def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
@@ -180,6 +184,15 @@ def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, ta
     assert not folder.exists()
     assert lake.snapshot_id(table, branch="r1") is None
     lake.discard(table, "r1", "r1")
+
+
+def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+    folder = tmp_path / "lake" / "data" / "raw" / "events" / "dead"
+    folder.mkdir(parents=True)
+    lake.stage(table, "dead", [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
+    lake.sweep(table)
+    assert not folder.exists()
+    assert lake.snapshot_id(table, branch="dead") is None
 
 
 def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:

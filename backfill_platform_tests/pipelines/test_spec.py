@@ -3,15 +3,18 @@ from dataclasses import replace
 import pyspark.sql.types as T
 import pytest
 from pandera.pyspark import DataFrameModel, Field
+from pyspark.sql import functions as F
 
 from backfill_platform.core.tables import ColumnType, Layer
 from backfill_platform.errors import SettingsError, SpecError, UsageError
 from backfill_platform.pipelines import clickstream
 from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
 from backfill_platform.pipelines.spec import DerivedTable
+from backfill_platform.spark.checks import HourRule
 
 PIPELINE = clickstream.pipeline
 SESSIONS, HOURLY = PIPELINE.derived
+CLASH = HourRule("rows valid", lambda: F.count("*") > 0)
 
 
 class Exotic(DataFrameModel):
@@ -44,6 +47,9 @@ def test_tables_follow_from_the_schemas() -> None:
         (lambda: replace(PIPELINE, derived=(SESSIONS, SESSIONS)), "'sessions' is declared twice"),
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, layer=Layer.RAW),)), "must be transformed or aggregated"),
         (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="at")), "'at' is not a column"),
+        (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="bytes")), "must be a timestamp that is not nullable"),
+        (lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))), "its schema needs started_at"),
+        (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH, CLASH)),)), "several checks named rows_valid"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
         (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),
         (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),

@@ -141,7 +141,7 @@ def test_an_hour_that_the_lake_has_lost_is_not_deleted_from_the_warehouse(publis
     sessions = published.pipeline.derived[0].table
     published.lake.remove_hours(sessions, [hour(2)])
     outcomes = published.run([warehouse_asset(published.sessions)])[warehouse_asset(published.sessions)]
-    assert "the lake has no rows" in outcomes[hour(2)].error
+    assert "never built, or is lost" in outcomes[hour(2)].error
     assert [n for n in range(HOURS) if outcomes[hour(n)].error] == [2]
     assert published.net() == wanted
     published.run([sessions.path, warehouse_asset(published.sessions)])

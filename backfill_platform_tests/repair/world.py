@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
-from backfill_platform.core.hours import HourRange
+from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.engine import Context, run
+from backfill_platform.repair.engine import Context, Landing, run
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
@@ -90,9 +90,12 @@ class World:
         *,
         pipeline: Pipeline | None = None,
         contract: Contract = ANYTHING,
+        landing: Landing = Landing.SAFE,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
         """Walk the plan to its end; the outcomes by asset and hour."""
-        events: list[Event] = list(run(self.plan(assets, hours), replace(self.context(pipeline), contract=contract)))
+        events: list[Event] = list(
+            run(self.plan(assets, hours), replace(self.context(pipeline), contract=contract, landing=landing))
+        )
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
         for event in events:
             if isinstance(event, HourOutcome):
@@ -110,7 +113,7 @@ class World:
 
     def wanted(self, requests: list[clickstream_reference.Request]) -> dict[str, Prints]:
         """What plain Python makes of the requests, in fingerprints of the same engine."""
-        horizon = self.lake.horizon(self.pipeline.raw.table) or self.pipeline.start
+        horizon = max(self.lake.built_hours(self.pipeline.raw.table)) + HOUR
         computed = (
             clickstream_reference.sessions(requests, horizon),
             clickstream_reference.site_hourly(requests, horizon),

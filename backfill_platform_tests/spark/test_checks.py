@@ -76,6 +76,14 @@ def test_a_row_is_judged_by_all_rules_and_a_null_verdict_is_a_failure(spark: "Sp
     assert marked.where(is_good()).count() == 1
 
 
+def test_nan_meets_no_bound(spark: "SparkSession") -> None:
+    class Share(DataFrameModel):
+        a: T.DoubleType = Field(ge=0)
+
+    frame = spark.createDataFrame([(1.0,), (float("nan"),), (float("inf"),)], "a double").coalesce(1)
+    assert [bool(row[FAILED]) for row in mark_failures(frame, rules_of(Share)).collect()] == [False, True, False]
+
+
 def test_a_table_without_any_rule_marks_nothing(spark: "SparkSession") -> None:
     class Free(DataFrameModel):
         a: T.LongType = Field(nullable=True)
@@ -111,7 +119,19 @@ class UniqueTogether(DataFrameModel):
         unique = ["a"]
 
 
-@pytest.mark.parametrize("schema", [OwnCheck, UniqueTogether])
+class ExactLength(DataFrameModel):
+    """A check of which pandera knows more than is compiled."""
+
+    a: T.StringType = Field(str_length={"exact_value": 3})
+
+
+class OnlyAWarning(DataFrameModel):
+    """A check that would not enforce anything."""
+
+    a: T.LongType = Field(ge=0, raise_warning=True)
+
+
+@pytest.mark.parametrize("schema", [OwnCheck, UniqueTogether, ExactLength, OnlyAWarning])
 def test_a_check_that_cannot_be_compiled_is_refused_when_declared(schema: type) -> None:
     with pytest.raises(SpecError, match="RowRule"):
         rules_of(schema)

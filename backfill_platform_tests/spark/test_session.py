@@ -23,7 +23,9 @@ def test_a_session_reads_and_writes_utc_whatever_the_machine_is_set_to(spark: "S
 
 
 def test_a_connect_session_takes_the_options_of_its_server() -> None:
-    assert session_options(master="local[*]", remote="sc://h:1", driver_memory="1g") == {"spark.remote": "sc://h:1"}
+    remote = session_options(master="local[*]", remote="sc://h:1", driver_memory="1g")
+    assert remote == {**OPTIONS, "spark.remote": "sc://h:1"}
+    assert remote["spark.sql.session.timeZone"] == "UTC"
     command = connect_server_command(port=15002, master="local[2]", driver_memory="1g")
     confs = {command[n + 1] for n, part in enumerate(command) if part == "--conf"}
     assert {f"{key}={value}" for key, value in OPTIONS.items()} <= confs

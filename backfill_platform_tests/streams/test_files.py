@@ -19,7 +19,7 @@ DAY = HourRange(hour(0), hour(24))
 def test_every_line_of_an_archive_arrives_as_it_is(spark: "SparkSession", tmp_path: Path) -> None:
     lines = ["plain", "", "  spaces  ", 'quotes " and , commas', "Latin-1: \xe9\xff"]
     source = ArchiveFile(write_lines(tmp_path / "events.csv", lines), DAY, encoding="ISO-8859-1")
-    found = source.lines(spark, HourRange(hour(3), hour(4))).select("line", F.unix_seconds("file_hour").alias("h")).collect()
+    found = source.lines(spark, [hour(3)]).select("line", F.unix_seconds("file_hour").alias("h")).collect()
     assert [row["line"] for row in found] == lines
     assert {row["h"] for row in found} == {int(hour(0).timestamp())}
 
@@ -31,11 +31,25 @@ def test_an_archive_places_events_by_their_time_and_only_within_its_hours(spark:
     assert [row["h"] for row in placed] == [None, int(hour(1).timestamp()), int(hour(2).timestamp()), None]
 
 
-def test_an_archive_is_not_opened_for_hours_that_it_does_not_have(spark: "SparkSession") -> None:
-    source = ArchiveFile("file:///none", DAY)
-    beyond = HourRange(hour(24), hour(25))
-    assert source.files(beyond) == ()
-    assert source.lines(spark, beyond).count() == 0
+def test_hours_without_a_file_are_named(tmp_path: Path) -> None:
+    there = ArchiveFile(write_lines(tmp_path / "events.csv", []), DAY)
+    assert list(there.absent([hour(3), hour(24)])) == [hour(24)]
+    gone = ArchiveFile(local_uri(tmp_path / "gone.csv"), DAY).absent([hour(3)])
+    assert "there is no file" in gone[hour(3)]
+    write_lines(tmp_path / "100% there" / f"{hour(1):%H}.csv", [])
+    hourly = HourlyFiles(local_uri(tmp_path) + "/100% there/%H.csv")
+    assert list(hourly.absent([hour(0), hour(1), hour(2)])) == [hour(0), hour(2)]
+
+
+def test_bytes_that_are_no_utf_8_are_marked_and_kept(spark: "SparkSession", tmp_path: Path) -> None:
+    source = ArchiveFile(write_lines(tmp_path / "events.csv", ["fine", "broken \xe9"]), DAY)
+    found = [(row["line"], row["undecodable"]) for row in source.lines(spark, [hour(0)]).collect()]
+    assert found == [("fine", False), ("broken \xe9", True)]
+
+
+def test_an_encoding_that_cannot_be_read_line_by_line_is_refused() -> None:
+    with pytest.raises(SpecError, match="UTF-16 is not supported"):
+        ArchiveFile("file:///none", DAY, encoding="UTF-16")
 
 
 def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: "SparkSession", tmp_path: Path) -> None:
@@ -46,7 +60,7 @@ def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: 
     found = [
         (row["line"], row["h"])
         for number in (0, 2)
-        for row in source.lines(spark, HourRange(hour(number), hour(number + 1)))
+        for row in source.lines(spark, [hour(number)])
         .select("line", F.unix_seconds(source.ingestion_hour(F.lit(None))).alias("h"))
         .collect()
     ]

@@ -1,0 +1,164 @@
+"""`backfill up` from outside: one per home, gone without a trace when asked, and whole again after any kind of death."""
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backfill_platform.core.hours import HOUR
+from backfill_platform.pipelines import clickstream_reference
+from backfill_platform.pipelines.clickstream import REQUESTS_FILE
+from backfill_platform_tests.fixtures_stack import (
+    COMMAND,
+    ROOT,
+    STOP_SECONDS,
+    Stack,
+    Stacks,
+    answers,
+    environment,
+    processes_of,
+)
+from backfill_platform_tests.fixtures_warehouse import wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc")
+
+PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "dagster-daemon", "dagster api grpc")
+ORPHAN_SECONDS = 15  # the guard asks, waits ten seconds, and kills
+
+FIRST = datetime(1998, 4, 30, 22, tzinfo=UTC)
+ASSETS = ("raw/clickstream", "transformed/sessions", "aggregated/site_hourly", "warehouse/sessions", "warehouse/site_hourly")
+
+
+def test_a_second_start_on_the_same_home_is_refused(stack: Stack) -> None:
+    second = subprocess.run([COMMAND, "up"], cwd=ROOT, env=environment(stack.home), capture_output=True, text=True, timeout=60)
+    assert second.returncode == 2
+    assert second.stdout == ""
+    (line,) = second.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert str(stack.home) in line
+    assert stack.url in line
+    assert silent(stack) == [], "the first one must not be harmed"
+
+
+def test_term_ends_everything_even_where_signals_were_ignored(stack: Stack) -> None:
+    commands = processes_of(stack.home).values()
+    assert [part for part in PARTS if not any(part in command for command in commands)] == [], "these are not recognized"
+    assert silent(stack) == []
+    stack.process.terminate()
+    assert stack.process.wait(STOP_SECONDS) == 0
+    assert processes_of(stack.home) == {}
+    assert silent(stack) == ["spark", "warehouse", "web"]
+    assert not (stack.home / "services.json").exists()
+    assert stack.output.splitlines()[-1] == "stopped"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    """A home for the tests that kill."""
+    found = Stacks(tmp_path_factory.mktemp("killed") / "home")
+    yield found
+    found.end()
+
+
+@pytest.mark.slow
+def test_a_killed_one_leaves_no_orphan_and_the_next_one_finds_its_state(own: Stacks) -> None:
+    killed = own.running()
+    publish_first_hour(killed.home)
+    run = start_long_run(killed)
+    orphans = processes_of(killed.home).keys() - {killed.process.pid}
+    killed.process.kill()
+    killed.process.wait()
+    wait_until(lambda: is_free(killed.home), ORPHAN_SECONDS)
+    # What follows is short of time: once the home is free, the next one starts.
+    wait_until(lambda: not orphans & processes_of(killed.home).keys(), 2)
+    assert silent(killed) == ["spark", "warehouse", "web"]
+
+    again = own.running()
+    assert again.run_status(run) == "FAILURE"
+    assert pool(again) == []
+    assert_first_hour_is_there(again)
+
+
+@pytest.mark.slow
+def test_make_up_recovers_from_a_power_failure_and_ends_with_make(own: Stacks) -> None:
+    if not (ROOT / ".venv" / "bin" / "backfill").exists():
+        pytest.skip("`make up` runs what is in .venv, and there is none")
+    lost = own.running()
+    publish_first_hour(lost.home)
+    run = start_long_run(lost)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # held first, so that nobody sees another one die
+        for pid in processes_of(lost.home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+    lost.process.wait()
+    wait_until(lambda: not processes_of(lost.home), 5)
+
+    # What make would install is not the subject: -o says that the environment is there.
+    again = own.running(("make", "--no-print-directory", "-o", ".venv/.ready", "up"))
+    assert f"run {run[:8]} was cut off" in again.output
+    assert again.run_status(run) == "FAILURE"
+    assert_first_hour_is_there(again)
+    publish_first_hour(again.home)  # or the lost run would hold the pool for ever
+
+    again.process.terminate()
+    again.process.wait(STOP_SECONDS)
+    assert processes_of(again.home) == {}
+    assert silent(again) == ["spark", "warehouse", "web"]
+    assert not (again.home / "services.json").exists()
+
+
+def silent(stack: Stack) -> list[str]:
+    """The services that do not answer."""
+    return sorted(name for name, address in stack.ports().items() if not answers(address))
+
+
+def is_free(home: Path) -> bool:
+    """Whether another `backfill up` would start on this home at once."""
+    with open(home / "up.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def publish_first_hour(home: Path) -> None:
+    """Publish it from the command line, through the services that are up."""
+    command = [COMMAND, "run", "clickstream", "--from", "1998-04-30T22", "--to", "1998-04-30T23"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def assert_first_hour_is_there(stack: Stack) -> None:
+    """Dagster knows it, and the warehouse has the sessions that its requests make."""
+    assert stack.partitions("warehouse/sessions")["1998-04-30-22:00"] == "MATERIALIZED"
+    requests, _ = clickstream_reference.read_requests(REQUESTS_FILE)
+    hours = [row[0] for row in clickstream_reference.sessions((r for r in requests if r.at < FIRST + HOUR), FIRST + HOUR)]
+    sql = f"SELECT sum(sign) FROM transformed.sessions WHERE toUnixTimestamp(hour) = {int(FIRST.timestamp())}"
+    assert stack.query(sql) == [[str(hours.count(FIRST))]]
+
+
+def start_long_run(stack: Stack) -> str:
+    """Have the daemon run the rest of the day; the id of the run, which is at work in a process of its own."""
+    backfill = stack.launch_backfill(ASSETS, "1998-04-30-23:00", "1998-05-01-21:00")
+    wait_until(lambda: bool(stack.runs(backfill)), 90)
+    (run,) = stack.runs(backfill)
+    wait_until(lambda: pool(stack) == [run], 90)
+    workers = [command for command in processes_of(stack.home).values() if re.search("multiprocessing.spawn", command)]
+    assert workers, "a run has a process of its own"
+    return run
+
+
+def pool(stack: Stack) -> list[str]:
+    """The runs that hold the pool of the pipeline."""
+    limits = stack.graphql("{ instance { concurrencyLimits { concurrencyKey activeRunIds } } }")["instance"][
+        "concurrencyLimits"
+    ]
+    return [run for limit in limits if limit["concurrencyKey"] == "pipeline_clickstream" for run in limit["activeRunIds"]]
