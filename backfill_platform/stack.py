@@ -23,7 +23,6 @@ from typing import IO
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-
 from backfill_platform.errors import SettingsError, TransientError
 from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs
 from backfill_platform.settings import Settings, child_environment
