@@ -57,8 +57,6 @@ while left and time.monotonic() < deadline:
 tell(left, signal.SIGKILL)
 """
 
-# Put on a run by Dagster's launcher when the daemon or the web page starts it in a process of its own.
-
 Tell = Callable[[str], None]
 
 
@@ -214,8 +212,7 @@ def _guard(lock: IO[str]) -> Iterator[Callable[[int], None]]:
 def _fail_lost_runs(settings: Settings) -> list[str]:
     """Report failed what Dagster believes to run although its process ended with an earlier `backfill up`.
 
-    Left alone such a run holds its pool, and with it every later run of the pipeline, for ever. Runs of the command line
-    are processes of their own and not meant here.
+    Left alone such a run holds its pool, and with it every later run of the pipeline, for ever.
     """
     with dagster_instance(settings) as instance:
         return fail_dead_runs(instance, workers_too=True)
