@@ -103,7 +103,7 @@ def run_range(
         **range_tags(hours),
         REASON_TAG: reason,
         REQUESTER_TAG: requester,
-        LANDING_TAG: landing,
+        LANDING_TAG: str(landing),
         PROCESS_TAG: this_process(),
     }
     return definitions.resolve_job_def(job).execute_in_process(
