@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_a_server_that_is_too_slow_is_not_left_behind(tmp_path: Path) -> None:
 @pytest.fixture
 def deaf(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A server on `tmp_path` that inherits SIGTERM and SIGINT as ignored, as from `nohup`, a trap, or a shell's `&`."""
-    script = f"trap '' INT TERM; exec {' '.join(COMMAND)} --data-dir {tmp_path}"
+    script = f"trap '' INT TERM; exec {shlex.join([*COMMAND, '--data-dir', str(tmp_path)])}"
     with subprocess.Popen(["sh", "-c", script], stderr=subprocess.DEVNULL) as process:
         yield process
         process.kill()
