@@ -52,8 +52,7 @@ def test_term_ends_everything_even_where_signals_were_ignored(stack: Stack) -> N
     assert [part for part in PARTS if not any(part in command for command in commands)] == [], "these are not recognized"
     assert silent(stack) == []
     stack.process.terminate()
-    # Parts that must be killed because they ignore the signal take twenty seconds each.
-    assert stack.process.wait(STOP_SECONDS / 2) == 0
+    assert stack.process.wait(STOP_SECONDS) == 0
     assert processes_of(stack.home) == {}
     assert silent(stack) == ["spark", "warehouse", "web"]
     assert not (stack.home / "services.json").exists()
