@@ -94,7 +94,10 @@ class _Child:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
             while time.monotonic() < deadline:
-                self.process.poll()
+                if self.process.poll() is not None:
+                    # As process 1 of a container we inherit its orphans: unreaped, they would keep the group alive.
+                    with suppress(ChildProcessError):
+                        os.waitpid(-self.process.pid, os.WNOHANG)
                 os.killpg(self.process.pid, 0)
                 time.sleep(0.05)
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -230,14 +233,8 @@ def _start(name: str, command: list[str], settings: Settings, environment: dict[
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_in_child,
         )
     return _Child(name, process, log)
-
-
-def _in_child() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _script(name: str) -> str:

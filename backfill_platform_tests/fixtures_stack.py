@@ -165,6 +165,8 @@ def environment(home: Path) -> dict[str, str]:
         **ours,
         "BACKFILL_HOME": str(home),
         "BACKFILL_PROJECT": str(ROOT),
+        # The tests' own pipeline is not installed, and a console script does not look into the working directory.
+        "PYTHONPATH": str(ROOT),
         "BACKFILL_PIPELINES": json.dumps(PIPELINES),
         "BACKFILL_WEB_PORT": "0",
         "BACKFILL_SPARK_MASTER": "local[2]",

@@ -1,10 +1,12 @@
 """`backfill up` from outside: one per home, gone without a trace when asked, and whole again after any kind of death."""
 
+import ctypes
 import fcntl
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ import pytest
 from backfill_platform.core.hours import HOUR
 from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.clickstream import REQUESTS_FILE
+from backfill_platform.stack import _Child as Part
 from backfill_platform_tests.fixtures_stack import (
     COMMAND,
     ROOT,
@@ -30,6 +33,7 @@ from backfill_platform_tests.fixtures_warehouse import wait_until
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc")
 
 PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "dagster-daemon", "dagster api grpc")
+PR_SET_CHILD_SUBREAPER = 36
 ORPHAN_SECONDS = 15  # the guard asks, waits ten seconds, and kills
 
 FIRST = datetime(1998, 4, 30, 22, tzinfo=UTC)
@@ -57,6 +61,27 @@ def test_term_ends_everything_even_where_signals_were_ignored(stack: Stack) -> N
     assert silent(stack) == ["spark", "warehouse", "web"]
     assert not (stack.home / "services.json").exists()
     assert stack.output.splitlines()[-1] == "stopped"
+
+
+@pytest.fixture
+def foster_parent() -> Iterator[None]:
+    """This process inherits orphans, as process 1 of a container does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+    yield
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0) == 0
+
+
+@pytest.mark.usefixtures("foster_parent")
+def test_stopping_a_part_does_not_wait_for_its_dead_children(tmp_path: Path) -> None:
+    command = ["sh", "-c", "sleep 300 & echo started; exec sleep 300"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    with process.stdout as told:
+        assert told.readline() == b"started\n"
+        started = time.monotonic()
+        Part("sleep", process, tmp_path / "log").stop()
+    assert time.monotonic() - started < 10, "it waited to the end of its patience"
 
 
 @pytest.fixture(scope="module")
