@@ -129,7 +129,7 @@ def recompute(warehouse: Warehouse) -> dict[tuple[str, str], dict[datetime, Fing
     for table in PIPELINE.published:
         rows = [dict(zip(table.column_names, row, strict=True)) for row in computed[table.name]]
         counts = Counter(row[table.hour] for row in rows)
-        with Staging(warehouse, table, "recomputed") as staging:
+        with Staging(warehouse, table, "recomputed", list(HOURS), exclusive=False) as staging:
             staging.load_rows(rows, {hour: counts[hour] for hour in HOURS})
             found[table.path] = fingerprints.states(warehouse, table, list(HOURS), source=staging.desired)
     return found

@@ -9,6 +9,7 @@
     │   ├── CheckFailed         a blocking check failed
     │   ├── PreconditionError   a table that cannot be repaired safely as it is
     │   ├── ContractViolation   the difference leaves the contract of the repair
+    │   ├── UnsealedHour        live writers may still write the hour
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
     │   └── WarehouseError      ClickHouse refused a statement
@@ -16,7 +17,9 @@
         ├── WarehouseUnavailable    no connection, time-out
         ├── WarehouseLocked     another embedded warehouse owns the folder
         ├── LakeConflict        another writer committed to the same lake table first
-        └── ConcurrentWriter    a live writer changed the hour between diff and publish
+        ├── HourLeased          another repair is at work on the hour
+        ├── LeaseLost           this repair slept longer than its lease
+        └── ConcurrentWriter    a live writer keeps changing the hour between diff and publish
 
 Each message says what happened and what to do about it.
 """
@@ -58,6 +61,10 @@ class ContractViolation(PermanentError):
     """The difference of an hour leaves the contract of the repair."""
 
 
+class UnsealedHour(PermanentError):
+    """Live writers may still write the hour."""
+
+
 class UnhealthyHour(PermanentError):
     """Net state and FINAL disagree for an hour."""
 
@@ -86,5 +93,13 @@ class LakeConflict(TransientError):
     """Another writer committed to the same lake table first."""
 
 
+class HourLeased(TransientError):
+    """Another repair is at work on the hour."""
+
+
+class LeaseLost(TransientError):
+    """This repair slept longer than its lease; somebody else may be at work by now."""
+
+
 class ConcurrentWriter(TransientError):
-    """A live writer changed an hour between the diff and the publish."""
+    """A live writer keeps changing an hour between the diff and the publish."""

@@ -17,7 +17,8 @@ from backfill_platform.warehouse.ddl import create_target, schema_hash
 from backfill_platform.warehouse.diff import HourDiff
 from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
 from backfill_platform.warehouse.patches import drop_patches
-from backfill_platform.warehouse.publish import HourPublish, Prepared, Status, prepare, publish
+from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status, prepare
+from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.staging import Staging
 
 if TYPE_CHECKING:

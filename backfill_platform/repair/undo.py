@@ -10,7 +10,8 @@ from backfill_platform.repair.engine import Context
 from backfill_platform.repair.publish import ledger_entry
 from backfill_platform.warehouse.ledger import Ledger
 from backfill_platform.warehouse.patches import Undoable, load_undone, patched_hours, undoable
-from backfill_platform.warehouse.publish import HourPublish, prepare, publish
+from backfill_platform.warehouse.prepare import HourPublish, prepare
+from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.staging import Staging
 
 
@@ -54,7 +55,7 @@ def undo(context: Context, repair: str, hours: HourRange | None = None) -> Itera
             continue
         started = context.clock()
         found = undoable(warehouse, table, repair, patches[table.name])
-        with Staging(warehouse, table, context.repair_id) as staging:
+        with Staging(warehouse, table, context.repair_id, patches[table.name]) as staging:
             load_undone(staging, repair, patches[table.name])
             results = publish(prepare(staging, patches[table.name]))
         Ledger(warehouse).append(ledger_entry(context, table, result, "undo", started) for result in results)

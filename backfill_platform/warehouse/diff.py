@@ -16,23 +16,28 @@ from typing import Any
 
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Column, ColumnType, Table
+from backfill_platform.errors import WarehouseError
 from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.sql import (
     SIGN,
     hour_from,
     hour_number,
     identifier,
+    literal,
     names,
+    qualified,
     row_identity,
     sorting_key,
     target_name,
     within,
 )
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.warehouse.staging import STAGING_DATABASE, Staging
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
 DELTA_SETTINGS: Mapping[str, str | int] = {
     **READ_SETTINGS,
+    # A table that remembers inserts would take a delta that is written a second time for a repetition, and drop it.
+    "insert_deduplicate": 0,
     "optimize_on_insert": 0,
     "async_insert": 0,
     "max_insert_threads": 1,
@@ -40,6 +45,7 @@ DELTA_SETTINGS: Mapping[str, str | int] = {
     "min_insert_block_size_bytes": 0,
     "max_partitions_per_insert_block": 0,
 }
+_MERGES = 5
 _IN_ORDER = {**READ_SETTINGS, "optimize_aggregation_in_order": 1}  # the delta is sorted by hour and key
 
 
@@ -98,27 +104,71 @@ def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
 
     FINAL reads the rows as they are stored, so a cancel is a full copy and sums over uncollapsed rows stay right.
     """
-    target = f"{target_name(staging.table)} FINAL"
-    _write(staging, hours, sign=-1, source=target, other=staging.desired, what="cancels")
+    table, version = staging.table, staging.target.version
+    where, identity = within(table, hours), row_identity(table)
+    columns = names([*table.column_names, *([version] if version else [])])
+    staging.warehouse.command(
+        f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
+        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) "
+        f"WHERE {identity} NOT IN (SELECT {identity} FROM {staging.desired} WHERE {where.sql})",
+        parameters=where.parameters,
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id("cancels"),
+        doing=f"writing the cancels for {table}",
+    )
 
 
 def write_states(staging: Staging, hours: Collection[datetime]) -> None:
-    """Write each desired row of the hours that is not stored as it is. Only after all cancels."""
-    target = f"{target_name(staging.table)} FINAL"
-    _write(staging, hours, sign=1, source=staging.desired, other=target, what="states")
+    """Write each desired row of the hours that is not stored as it is. Only after all cancels.
 
-
-def _write(staging: Staging, hours: Collection[datetime], *, sign: int, source: str, other: str, what: str) -> None:
-    table = staging.table
-    where, columns, identity = within(table, hours), names(table.column_names), row_identity(table)
+    In a versioned table a state gets the version after all that are stored of its key, cancelled ones included: under a
+    version that was there already, ClickHouse would let it vanish together with the cancel.
+    """
+    table, version = staging.table, staging.target.version
+    where, identity = within(table, hours), row_identity(table)
+    columns, keys = names(table.column_names), names(sorting_key(table))
+    desired, into = f"{staging.desired} AS __desired", columns
+    if version:
+        latest = f"toInt128(max({identifier(version)})) AS __latest"
+        stored = f"SELECT {keys}, {latest} FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}"
+        desired += f" LEFT JOIN ({stored}) AS __stored USING ({keys})"
+        next_version = f"accurateCast(__latest + 1, {literal(staging.target.version_type)})"
+        columns, into = f"{columns}, {next_version}", f"{columns}, {identifier(version)}"
     staging.warehouse.command(
-        f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
-        f"SELECT {columns}, {{sign:Int8}} FROM {source} WHERE {where.sql} "
-        f"AND {identity} NOT IN (SELECT {identity} FROM {other} WHERE {where.sql})",
-        parameters={**where.parameters, "sign": sign},
+        f"INSERT INTO {staging.delta} ({into}, {identifier(SIGN)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
+        f"AND {identity} NOT IN (SELECT {identity} FROM ({staging.target.stored(where.sql)}))",
+        parameters=where.parameters,
         settings=DELTA_SETTINGS,
-        query_id=staging.query_id(what),
-        doing=f"writing the {what} for {table}",
+        query_id=staging.query_id("states"),
+        doing=f"writing the states for {table}",
+    )
+
+
+def merge_parts(staging: Staging, name: str) -> None:
+    """Make each partition of a staging table one part, which a publish takes with one rename.
+
+    Merges take parts in the order they were written, so cancels stay before the states of their keys. Raises WarehouseError
+    when parts stay apart.
+    """
+    warehouse, table = staging.warehouse, qualified(STAGING_DATABASE, name)
+    for _ in range(_MERGES):
+        warehouse.command(
+            f"OPTIMIZE TABLE {table} FINAL",
+            settings={"optimize_skip_merged_partitions": 1},
+            query_id=staging.query_id("merge"),
+            doing=f"merging what is staged for {staging.table}",
+        )
+        scattered = warehouse.rows(
+            "SELECT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} AND active "
+            "GROUP BY partition_id HAVING count() > 1",
+            parameters={"database": STAGING_DATABASE, "table": name},
+            doing=f"counting the parts of what is staged for {staging.table}",
+        )
+        if not scattered:
+            return
+    raise WarehouseError(
+        f"{staging.table}: {len(scattered)} staged partitions stay in several parts after OPTIMIZE, so a crash could "
+        "publish half of them; nothing was published. Are merges stopped (SYSTEM STOP MERGES) or is the disk full?"
     )
 
 
@@ -225,7 +275,7 @@ def _effects(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     numeric = _numeric(table)
     if not numeric:
         return {}
-    sources = (f"{target_name(table)} FINAL", staging.desired)
+    sources = (f"({staging.target.stored(within(table, hours).sql)})", staging.desired)
     before, after = ({row[0]: row[1:] for row in _sums(staging, hours, source)} for source in sources)
     nothing = (0,) * len(numeric)
     return {

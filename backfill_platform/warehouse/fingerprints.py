@@ -10,6 +10,7 @@ from datetime import datetime
 from backfill_platform.core.identity import EMPTY, Fingerprint
 from backfill_platform.core.tables import Table
 from backfill_platform.warehouse.client import Settings, Warehouse
+from backfill_platform.warehouse.preconditions import Target
 from backfill_platform.warehouse.sql import (
     FILE_SETTINGS,
     SIGN,
@@ -25,8 +26,8 @@ from backfill_platform.warehouse.sql import (
 Fingerprints = dict[datetime, Fingerprint]
 
 # A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look unhealthy; a
-# cached answer would hide what a live writer does.
-READ_SETTINGS: Mapping[str, str | int] = {"final": 0, "use_query_cache": 0}
+# cached answer would hide what a live writer does. Rows that a join does not find count as 0 here, not as NULL.
+READ_SETTINGS: Mapping[str, str | int] = {"final": 0, "use_query_cache": 0, "join_use_nulls": 0}
 
 
 def net(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str | None = None) -> Fingerprints:
@@ -37,10 +38,15 @@ def net(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, sour
     return _fingerprints(warehouse, table, hours, source or target_name(table), f"toInt64({identifier(SIGN)})", "the net state")
 
 
-def final(warehouse: Warehouse, table: Table, hours: Collection[datetime]) -> Fingerprints:
-    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is unhealthy."""
-    source = f"{target_name(table)} FINAL"
-    return _fingerprints(warehouse, table, hours, source, f"toInt64({identifier(SIGN)})", "FINAL")
+def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
+    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is unhealthy.
+
+    `target` tells what the table is; without it, it is taken for one without versions.
+    """
+    if not hours:
+        return {}
+    source = f"({(target or Target(table)).stored(within(table, hours).sql)})"
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "FINAL")
 
 
 def states(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str) -> Fingerprints:

@@ -19,7 +19,6 @@ from backfill_platform.warehouse.sql import (
     hour_from,
     hour_number,
     identifier,
-    literal,
     names,
     qualified,
     row_hash,
@@ -57,9 +56,7 @@ def keep_patch(staging: Staging) -> None:
     warehouse, table = staging.warehouse, staging.table
     patch = staging.patch
     warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
-    warehouse.command(f"DROP TABLE IF EXISTS {patch} SYNC", doing=f"replacing the patch of {table}")
-    comment = literal(str(table))
-    warehouse.command(f"CREATE TABLE {patch} AS {target_name(table)} COMMENT {comment}", doing=f"keeping the patch of {table}")
+    staging.create_like_target(patch, again=True)
     warehouse.command(
         f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
         doing=f"keeping the patch of {table} (when the staging table is gone, a newer attempt has taken over)",

@@ -1,16 +1,17 @@
-"""What a target must be before a repair may touch it.
+"""What a target is, what it must be before a repair may touch it, and how repairs are published to it.
 
-Every refusal is one sentence that says how to fix the table, or why it cannot be repaired yet. All of them are reported at
-once.
+Every refusal is one sentence that says how to fix the table, or why it cannot be repaired. All of them are reported at once.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
 from backfill_platform.core.tables import Layer, Table
 from backfill_platform.errors import PreconditionError
 from backfill_platform.warehouse.client import Row, Warehouse
-from backfill_platform.warehouse.sql import SIGN, column_types, partition_key, sorting_key
+from backfill_platform.warehouse.sql import SIGN, column_types, identifier, names, partition_key, sorting_key, target_name
 
 _TABLE = """
 SELECT engine, engine_full, partition_key, sorting_key, arrayZip(dependencies_database, dependencies_table)
@@ -20,6 +21,75 @@ _COLUMNS = """
 SELECT name, type, default_kind FROM system.columns WHERE database = {database:String} AND table = {name:String}
 ORDER BY position
 """
+_VIEW = """
+SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {database:String} AND name = {name:String}
+"""
+
+# Older servers sort rows of equal keys unstably when they are inserted, and a state before its cancel is lost in a merge.
+_STABLE_SORT_SINCE = (26, 9, 1, 1456)
+
+
+class Mode(StrEnum):
+    """How a delta becomes part of a target."""
+
+    ATTACH = "attach"  # all partitions by one statement, which no materialized view sees
+    INSERT = "insert"  # partition by partition, each insert under a token of its own; views see it like any insert
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table of the warehouse that repairs may be published to, as `system.tables` describes it.
+
+    `version` is the version column of a VersionedCollapsingMergeTree. `views` are the materialized views that read the table.
+    `repeatable` says whether an INSERT may be sent again under its token: the table and what the views fill remember tokens.
+    `one_block` says whether cancels and states of a partition can be inserted together.
+    """
+
+    table: Table
+    engine: str = "CollapsingMergeTree"
+    version: str | None = None
+    version_type: str = ""
+    views: tuple[str, ...] = ()
+    repeatable: bool = False
+    one_block: bool = True
+
+    @property
+    def replicated(self) -> bool:
+        return self.engine.startswith("Replicated")
+
+    @property
+    def plain_engine(self) -> str:
+        """The clauses of a table that collapses in the same way and is not replicated."""
+        arguments = ", ".join(identifier(name) for name in (SIGN, self.version) if name)
+        return (
+            f"{self.engine.removeprefix('Replicated')}({arguments}) PARTITION BY {partition_key(self.table)} "
+            f"ORDER BY ({names(sorting_key(self.table))})"
+        )
+
+    @property
+    def mode(self) -> Mode:
+        """INSERT where ATTACH would be missed by views, or ignored as a repetition by replicas."""
+        return Mode.INSERT if self.views or self.replicated else Mode.ATTACH
+
+    @property
+    def why(self) -> str:
+        """The mode and its reason, for people."""
+        if self.replicated:
+            return "insert, partition by partition: replicas may ignore an attached delta as a repetition"
+        if self.views:
+            return f"insert, partition by partition: {', '.join(self.views)} must see it"
+        return "attach, all hours in one statement: no materialized view reads the table"
+
+    def stored(self, where: str) -> str:
+        """A SELECT of the stored rows, one for each key: what FINAL shows. `where` filters by the hour column.
+
+        A versioned table may show cancels, and several versions of one key, of which the newest counts.
+        """
+        rows = f"SELECT * FROM {target_name(self.table)} FINAL WHERE {where}"
+        if self.version is None:
+            return rows
+        keys = names(sorting_key(self.table))
+        return f"{rows} AND {SIGN} = 1 ORDER BY {keys}, {identifier(self.version)} DESC LIMIT 1 BY {keys}"
 
 
 def target_exists(warehouse: Warehouse, table: Table) -> bool:
@@ -35,8 +105,11 @@ def check_declaration(table: Table) -> None:
         raise PreconditionError(f"{table}: rows of raw have no key to be cancelled by; publish a table derived from it")
 
 
-def check_target(warehouse: Warehouse, table: Table) -> None:
-    """Raise PreconditionError when the target is absent, is not what is declared, or cannot be repaired safely as it is."""
+def check_target(warehouse: Warehouse, table: Table) -> Target:
+    """What the target is.
+
+    Raises PreconditionError when it is absent, is not what is declared, or cannot be repaired safely as it is.
+    """
     check_declaration(table)
     database, name = table.path
     parameters = {"database": database, "name": name}
@@ -44,40 +117,80 @@ def check_target(warehouse: Warehouse, table: Table) -> None:
     if not found:
         raise PreconditionError(f"{table} does not exist in the warehouse; create it from its declaration with create_target")
     columns = warehouse.rows(_COLUMNS, parameters=parameters, doing=f"reading the columns of {table}")
-    refusals = [*_engine(table, found[0]), *_keys(table, found[0]), *_columns(table, columns)]
+    engine, full, _, _, dependents = found[0]
+    version = _version(engine, full)
+    types = {name: type_ for name, type_, _ in columns}
+    refusals = [*_engine(table, found[0]), *_keys(table, found[0], version), *_columns(table, columns, version)]
     if refusals:
         raise PreconditionError(f"{table} cannot be repaired as it is: " + "; ".join(refusals))
+    views = tuple(sorted(".".join(view) for view in dependents))
+    remembers = engine.startswith("Replicated") or _remembers_tokens(full)
+    return Target(
+        table,
+        engine,
+        version,
+        types[version] if version else "",
+        views,
+        repeatable=remembers and all(_fills_what_remembers(warehouse, *view) for view in dependents),
+        one_block=version is not None or _at_least(warehouse.server_version, _STABLE_SORT_SINCE),
+    )
+
+
+_ENGINE = re.compile(r"(Replicated)?(Versioned)?CollapsingMergeTree")
+_VERSION_TYPES = re.compile(r"U?Int(32|64)\Z")
+
+
+def _arguments(full: str) -> list[str]:
+    """What the engine is given in its brackets; paths of a replicated one hold none."""
+    match = re.match(r"\w+\(([^()]*)\)", full)
+    return [_unquoted(one.strip()) for one in match.group(1).split(",")] if match else []
+
+
+def _version(engine: str, full: str) -> str | None:
+    return _arguments(full)[-1] if "Versioned" in engine else None
+
+
+def _remembers_tokens(full: str) -> bool:
+    match = re.search(r"non_replicated_deduplication_window = (\d+)", full)
+    return match is not None and int(match.group(1)) > 0
+
+
+def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> bool:
+    """Whether an insert that is repeated under its token is not added a second time by a materialized view."""
+    ((query, uuid),) = warehouse.rows(_VIEW, parameters={"database": database, "name": view}, doing=f"reading the view {view}")
+    into = re.match(r"CREATE MATERIALIZED VIEW \S+ (?:REFRESH .*?)?TO (\S+)", query)
+    names_ = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
+    if into:
+        names_ = [tuple(_unquoted(into.group(1)).split(".", 1))]  # type: ignore[list-item]
+    for place, name in names_:
+        found = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
+        if found:
+            return bool(found[0][0].startswith("Replicated") or _remembers_tokens(found[0][1]))
+    return False
+
+
+def _at_least(version: str, least: tuple[int, ...]) -> bool:
+    return tuple(int(part) for part in re.findall(r"\d+", version)) >= least
 
 
 def _engine(table: Table, found: Row) -> Iterator[str]:
-    engine, full, _, _, dependents = found
-    if engine.startswith(("Replicated", "Shared")):
-        yield (
-            f"its engine is {engine}, and a replicated table ignores a repair that attaches the same rows a second time, so "
-            "it needs the insert mode, which is not built yet"
-        )
-    elif engine == "Distributed":
+    engine, full, *_ = found
+    if engine == "Distributed":
         yield "it is a Distributed table; repair the local table of each shard"
-    elif engine == "VersionedCollapsingMergeTree":
-        yield "versioned collapsing is not supported yet; recreate it with CollapsingMergeTree(sign)"
-    elif engine != "CollapsingMergeTree":
+    elif not _ENGINE.fullmatch(engine):
         yield f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({SIGN})"
-    elif not re.match(rf"CollapsingMergeTree\(`?{SIGN}`?\)", full):
-        yield f"it collapses by another column than {SIGN}; recreate it with CollapsingMergeTree({SIGN})"
-    if dependents:
-        views = ", ".join(sorted(".".join(view) for view in dependents))
-        yield (
-            f"materialized views read it ({views}), and they do not see a repair that attaches partitions; detach or drop them "
-            "during the repair and rebuild them for its hours, until the insert mode is built"
-        )
+    elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != SIGN:
+        yield f"it collapses by another column than {SIGN}; recreate it with {engine.removeprefix('Replicated')}({SIGN}, ...)"
 
 
-def _keys(table: Table, found: Row) -> Iterator[str]:
+def _keys(table: Table, found: Row, version: str | None) -> Iterator[str]:
     _, _, partition, key, _ = found
     plain = _unquoted(key)
     if plain.startswith("(") and plain.endswith(")"):  # ClickHouse keeps the brackets around a single column
         plain = plain[1:-1]
     columns = [column.strip() for column in plain.split(",")]
+    if version is not None and columns[-1] == version:  # ClickHouse adds it by itself
+        columns = columns[:-1]
     # A subset of the key lets ClickHouse collapse different rows into one; without the hour or the partition columns in it,
     # rows collapse across hours or partitions, and a row that moves between two of them vanishes.
     if columns != list(sorting_key(table)):
@@ -87,9 +200,13 @@ def _keys(table: Table, found: Row) -> Iterator[str]:
         yield f"its PARTITION BY {has}, declared is {_unquoted(partition_key(table))}; recreate it or change the declaration"
 
 
-def _columns(table: Table, found: list[Row]) -> Iterator[str]:
+def _columns(table: Table, found: list[Row], version: str | None) -> Iterator[str]:
     declared = {**column_types(table), SIGN: "Int8"}
     stored = {name: type_ for name, type_, kind in found if kind in ("", "DEFAULT")}
+    if version in declared:
+        yield f"its version column {version} is declared; leave it out of the schema, repairs count versions themselves"
+    elif version is not None and not _VERSION_TYPES.match(stored.pop(version, "")):
+        yield f"its version column {version} is neither (U)Int32 nor (U)Int64, so a repair cannot count it up; recreate it so"
     for name, _, kind in found:
         if kind == "MATERIALIZED":
             yield (

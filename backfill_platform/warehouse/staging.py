@@ -4,17 +4,19 @@
 before they are counted, and a TTL copied from the target would drop rows. `delta` is created `AS` the target, because its
 parts are attached to it.
 
-An attempt starts by dropping the staging tables of all earlier attempts at the same target. `DROP ... SYNC` waits for the
-statements that still use them, and an older attempt that is still alive finds its delta gone and cannot publish any more.
-Therefore no table is ever created for a second time, and each has a random part in its name: a repair that is resumed under
-its old name must not lend a half-written delta to the process it replaces.
+An attempt starts by taking the lease of its hours and dropping the staging tables of everybody who has none. `DROP ... SYNC`
+waits for the statements that still use them, and an older attempt that wakes up finds its delta gone and cannot publish any
+more. Therefore no table is ever created for a second time, and each has a random part in its name: a repair that is resumed
+under its old name must not lend a half-written delta to the process it replaces.
 """
 
 import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +25,9 @@ from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import column_definitions, database_statement
-from backfill_platform.warehouse.preconditions import check_target
+from backfill_platform.warehouse.leases import LEASE_SECONDS, Lease, live_holders
+from backfill_platform.warehouse.preconditions import Target, check_target
+from backfill_platform.warehouse.push import push_files
 from backfill_platform.warehouse.sql import (
     FILE_SETTINGS,
     files_source,
@@ -46,6 +50,8 @@ _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
 _INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
+# clickhouse-connect sends rows once more when the answer is lost: the desired table remembers their tokens.
+_REMEMBERED_INSERTS = 1000
 
 OnStep = Callable[[str], None]
 
@@ -54,35 +60,75 @@ def no_step(step: str) -> None:
     """The default of every `on_step`: nobody listens."""
 
 
-class Staging:
-    """The staging tables of one attempt at one target; `with Staging(...) as staging:` creates and drops them.
+class Loading(StrEnum):
+    """How rows come from the lake into the warehouse."""
 
-    `keep()` leaves them for inspection; the next attempt at the target drops them. Only one attempt at a target may be alive
-    at a time, a dry run included: a new one fences the older.
+    PULL = "pull"  # the server reads the lake's files itself, by one statement
+    PUSH = "push"  # we read them and send Arrow, where the server cannot reach the lake
+
+
+class Staging:
+    """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
+
+    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody.
+    `keep()` leaves the tables for inspection; the next attempt at the target drops them.
     """
 
-    def __init__(self, warehouse: Warehouse, table: Table, attempt: str, *, on_step: OnStep = no_step) -> None:
+    target: Target  # known once it is open
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        table: Table,
+        attempt: str,
+        hours: Collection[datetime],
+        *,
+        exclusive: bool = True,
+        lease_seconds: int = LEASE_SECONDS,
+        on_step: OnStep = no_step,
+    ) -> None:
         if not _ATTEMPT.match(attempt):
             raise UsageError(f"'{attempt}' cannot name an attempt; use up to 64 lower case letters, digits and _")
         self.warehouse = warehouse
         self.table = table
         self.attempt = attempt
-        prefix = f"__bf_{table.layer}_{table.name}_{attempt}_{uuid.uuid4().hex[:8]}"
-        self.desired_name = f"{prefix}_desired"
-        self.delta_name = f"{prefix}_delta"
-        self.patch_name = prefix.removeprefix("__bf_")
+        self.hours = tuple(sorted(set(hours)))
+        token = uuid.uuid4().hex[:8]
+        self.lease = Lease(
+            warehouse, table, self.hours, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds
+        )
+        self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
+        self._prefix = f"__bf_{self.patch_name}"
+        self.delta_name = f"{self._prefix}_delta"
+        self.healed_name = f"{self._prefix}_healed"
         self._on_step = on_step
         self._kept = False
+        self._renewing = ExitStack()
 
     @property
     def desired(self) -> str:
         """The quoted table of the rows that should be stored; declared columns, no sign."""
-        return qualified(STAGING_DATABASE, self.desired_name)
+        return qualified(STAGING_DATABASE, f"{self._prefix}_desired")
 
     @property
     def delta(self) -> str:
         """The quoted table of cancels and states, structured like the target."""
         return qualified(STAGING_DATABASE, self.delta_name)
+
+    @property
+    def earlier(self) -> str:
+        """The quoted table of the delta as it was before a live writer made us look again."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_earlier")
+
+    @property
+    def healed(self) -> str:
+        """The quoted table of whole partitions, as they are without what is wrong with them."""
+        return qualified(STAGING_DATABASE, self.healed_name)
+
+    @property
+    def sick(self) -> str:
+        """The quoted table under which partitions are kept that were replaced to heal them."""
+        return qualified(PATCHES_DATABASE, f"{self.patch_name}_sick")
 
     @property
     def patch(self) -> str:
@@ -91,35 +137,53 @@ class Staging:
 
     def __enter__(self) -> "Staging":
         self.open()
+        self._renewing.enter_context(self.lease.renewed())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._kept:
-            logger.warning("keeping %s and %s for inspection", self.desired, self.delta)
-            return
+        self._renewing.close()
         try:
-            self.drop()
+            if self._kept:
+                logger.warning("keeping %s and %s for inspection", self.desired, self.delta)
+            else:
+                self.drop()
+            self.lease.release()
         except BackfillError as failure:  # what was done stays done, and the next attempt drops them
             logger.warning("could not drop the staging tables of attempt %s: %s", self.attempt, failure)
 
     def open(self) -> None:
-        """Check the target, fence all earlier attempts at it, create both tables.
+        """Check the target, take the lease, fence everybody without one, create both tables.
 
-        Raises PreconditionError when the target cannot be repaired safely.
+        Raises PreconditionError when the target cannot be repaired safely, HourLeased while somebody else is at work.
         """
-        check_target(self.warehouse, self.table)
-        fence(self.warehouse, self.table)
+        self.target = check_target(self.warehouse, self.table)
+        self.lease.take()
+        self._on_step("leased")
+        fence(self.warehouse, self.table, alive=live_holders(self.warehouse, self.table))
         self._on_step("fenced")
-        comment = literal(str(self.table))
+        self.warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
         columns = ", ".join(column_definitions(self.table))
-        create_desired = (
+        self.warehouse.command(
             f"CREATE TABLE {self.desired} ({columns}) ENGINE = MergeTree ORDER BY ({names(sorting_key(self.table))}) "
-            f"COMMENT {comment}"
+            f"SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
         )
-        create_delta = f"CREATE TABLE {self.delta} AS {target_name(self.table)} COMMENT {comment}"
-        for statement in (database_statement(STAGING_DATABASE), create_desired, create_delta):
-            self.warehouse.command(statement, doing=f"creating the staging tables of {self.table}")
+        for name in (self.delta, self.earlier, self.healed):
+            self.create_like_target(name)
         self._on_step("created")
+
+    def create_like_target(self, name: str, *, again: bool = False) -> None:
+        """Create a table whose partitions can be attached to the target, or inserted into it; never a replicated one.
+
+        `again` empties one that is there already.
+        """
+        engine = f" ENGINE = {self.target.plain_engine}" if self.target.replicated else ""
+        if again:
+            self.warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing=f"emptying a staging table of {self.table}")
+        self.warehouse.command(
+            f"CREATE TABLE {name} AS {target_name(self.table)}{engine} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
+        )
 
     def query_id(self, step: str) -> str:
         """Names a long statement in `system.processes` and `system.query_log`."""
@@ -130,23 +194,25 @@ class Staging:
         self._kept = True
 
     def drop(self) -> None:
-        """Drop both tables, once the statements that use them are done."""
-        for name in (self.desired, self.delta):
+        """Drop all staging tables, once the statements that use them are done."""
+        for name in (self.desired, self.delta, self.earlier, self.healed):
             self.warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing=f"dropping {name}")
 
-    def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int]) -> int:
-        """Load the lake's Parquet files with one statement, check the rows of each hour against `expected`, return their sum.
+    def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
+        """Load the lake's Parquet files, check the rows of each hour against `expected`, return their sum.
 
-        No files are an empty desired state. Raises PreconditionError for unreadable paths, WarehouseError for a value that
-        does not fit its column, CheckFailed when the counts differ.
+        No files are an empty desired state. Raises PreconditionError for unreadable paths, WarehouseError or CheckFailed for a
+        value that does not fit its column, CheckFailed when the counts differ.
         """
-        if paths:
+        if paths and loading is Loading.PULL:
             self.warehouse.command(
                 f"INSERT INTO {self.desired} ({names(self.table.column_names)}) {files_source(self.table, paths)}",
-                settings={**FILE_SETTINGS, **_INSERT_SETTINGS},
+                settings={**FILE_SETTINGS, **_INSERT_SETTINGS, "insert_deduplicate": 0},
                 query_id=self.query_id("load"),
                 doing=f"loading {len(paths)} files of the lake for {self.table}",
             )
+        elif paths:
+            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=_INSERT_SETTINGS)
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
@@ -158,15 +224,16 @@ class Staging:
         """
         columns = self.table.column_names
         batch: list[list[Any]] = []
+        number = 0
         for row in rows:
             if row.keys() != set(columns):
                 wrong = ", ".join(sorted(row.keys() ^ set(columns)))
                 raise UsageError(f"{self.table}: a row has other columns than declared: {wrong}")
             batch.append([row[name] for name in columns])
             if len(batch) == _ROWS_PER_INSERT:
-                self._insert(batch)
-                batch = []
-        self._insert(batch)
+                self._insert(batch, number)
+                batch, number = [], number + 1
+        self._insert(batch, number)
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
@@ -207,13 +274,13 @@ class Staging:
             for number, rows in repeated
         }
 
-    def _insert(self, batch: Sequence[Sequence[Any]]) -> None:
+    def _insert(self, batch: Sequence[Sequence[Any]], number: int) -> None:
         self.warehouse.insert_rows(
             STAGING_DATABASE,
-            self.desired_name,
+            f"{self._prefix}_desired",
             self.table.column_names,
             batch,
-            settings=_INSERT_SETTINGS,
+            settings={**_INSERT_SETTINGS, "insert_deduplication_token": f"{self.lease.holder}:rows:{number}"},
             doing=f"loading {len(batch)} rows for {self.table}",
         )
 
@@ -236,20 +303,23 @@ class Staging:
         return sum(loaded.values())
 
 
-def fence(warehouse: Warehouse, table: Table) -> int:
-    """Drop the staging tables of every earlier attempt at the target, waiting for statements that use them; return how many.
+def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:
+    """Drop the staging tables of all attempts at the target but those `alive`, by holder; return how many.
 
-    They are known by their comment, not by their prefix: one table's name may begin with another's.
+    It waits for the statements that use them. They are known by their comment, not by their prefix alone: one table's name may
+    begin with another's.
     """
+    prefix = f"__bf_{table.layer}_{table.name}_"
     found = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
-        "AND startsWith(name, '__bf_')",
-        parameters={"database": STAGING_DATABASE, "target": str(table)},
+        "AND startsWith(name, {prefix:String})",
+        parameters={"database": STAGING_DATABASE, "target": str(table), "prefix": prefix},
         doing=f"looking for earlier attempts at {table}",
     )
-    for (name,) in found:
+    dead = [name for (name,) in found if name.removeprefix(prefix).rpartition("_")[0] not in alive]
+    for name in dead:
         warehouse.command(
             f"DROP TABLE IF EXISTS {qualified(STAGING_DATABASE, name)} SYNC",
             doing=f"fencing an earlier attempt at {table}",
         )
-    return len(found)
+    return len(dead)

@@ -122,7 +122,7 @@ class World:
         for table, rows in zip(self.pipeline.published, computed, strict=True):
             named = [dict(zip(table.column_names, row, strict=True)) for row in rows]
             counts = {hour: sum(row["hour"] == hour for row in named) for hour in self.hours}
-            with Staging(self.warehouse, table, "wanted") as staging:
+            with Staging(self.warehouse, table, "wanted", list(self.hours), exclusive=False) as staging:
                 staging.load_rows(named, counts)
                 found[table.name] = fingerprints.states(self.warehouse, table, list(self.hours), source=staging.desired)
         return found

@@ -42,7 +42,8 @@ def declared(warehouse: Warehouse) -> Iterator[MakeTable]:
     for table in tables:
         fence(warehouse, table)
         drop_patches(warehouse, table, older_than_days=0)
-        warehouse.command(f"DROP TABLE IF EXISTS {target_name(table)} SYNC", doing="cleaning up")
+        for name in (f"transformed.{table.name}_totals_view", f"transformed.{table.name}_totals", target_name(table)):
+            warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing="cleaning up")
 
 
 @pytest.fixture

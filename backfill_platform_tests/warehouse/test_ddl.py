@@ -6,22 +6,12 @@ import pytest
 
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
-from backfill_platform.warehouse.client import Row, Warehouse
-from backfill_platform.warehouse.ddl import create_target, schema_hash, target_statement
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.ddl import create_target, schema_hash
 from backfill_platform.warehouse.preconditions import check_target
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform_tests.warehouse.conftest import MakeTable
-from backfill_platform_tests.warehouse.visits import TEN, VISITS, visit, write_live
-
-
-def created_as(warehouse: Warehouse, table: Table, *replacements: tuple[str, str]) -> None:
-    """Create the target with its statement changed, as somebody else would have created it."""
-    statement = target_statement(table)
-    for old, new in replacements:
-        assert old in statement
-        statement = statement.replace(old, new)
-    warehouse.command("CREATE DATABASE IF NOT EXISTS transformed", doing="preparing")
-    warehouse.command(statement, doing="preparing")
+from backfill_platform_tests.warehouse.visits import TEN, VISITS, create_as, visit, write_live
 
 
 @pytest.mark.parametrize("partitioning", list(Partitioning))
@@ -86,7 +76,7 @@ def test_an_existing_table_with_other_columns_is_refused_with_all_of_them_named(
     warehouse: Warehouse, declared: MakeTable
 ) -> None:
     table = declared()
-    created_as(
+    create_as(
         warehouse,
         table,
         ("`pages` Int32", "`pages` Int64"),
@@ -105,7 +95,6 @@ def test_an_existing_table_with_other_columns_is_refused_with_all_of_them_named(
 
 WRONG_TABLES = {
     "merge tree": (("CollapsingMergeTree(`sign`)", "MergeTree"), "its engine is MergeTree"),
-    "versioned": (("CollapsingMergeTree(`sign`)", "VersionedCollapsingMergeTree(`sign`, `pages`)"), "versioned collapsing"),
     "part of the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`hour`)"), r"ORDER BY is \(hour\)"),
     "no hour in the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`visitor`)"), r"ORDER BY is \(visitor\)"),
     "hour in a function": (("ORDER BY (`hour`,", "ORDER BY (toStartOfDay(`hour`),"), r"ORDER BY is \(toStartOfDay\(hour\)"),
@@ -126,43 +115,9 @@ def test_a_table_that_cannot_be_repaired_is_refused(warehouse: Warehouse, declar
     table = declared()
     replacement, said = WRONG_TABLES[case]
     extra = [("`sign` Int8", "`other` Int8, `sign` Int8")] if case == "collapses by another" else []
-    created_as(warehouse, table, replacement, *extra)
+    create_as(warehouse, table, replacement, *extra)
     with pytest.raises(PreconditionError, match=said):
         create_target(warehouse, table)
-
-
-def test_a_dependent_materialized_view_is_refused_by_name(warehouse: Warehouse, visits: Table) -> None:
-    view = f"{visits.name}_totals"
-    warehouse.command(
-        f"CREATE MATERIALIZED VIEW transformed.{view} ENGINE = SummingMergeTree ORDER BY hour "
-        f"AS SELECT hour, sum(pages * sign) AS pages FROM {target_name(visits)} GROUP BY hour",
-        doing="preparing",
-    )
-    try:
-        with pytest.raises(PreconditionError, match=f"materialized views read it .transformed.{view}."):
-            check_target(warehouse, visits)
-    finally:
-        warehouse.command(f"DROP TABLE transformed.{view} SYNC", doing="cleaning up")
-    check_target(warehouse, visits)
-
-
-def test_storage_choices_that_change_no_value_are_accepted(warehouse: Warehouse, declared: MakeTable) -> None:
-    table = declared()
-    created_as(
-        warehouse,
-        table,
-        ("`country` Nullable(String)", "`country` LowCardinality(Nullable(String))"),
-        ("`pages` Int32", "`pages` Int32 DEFAULT 1 CODEC(ZSTD)"),
-        ("`sign` Int8", "`twice` Int64 ALIAS pages * 2, `sign` Int8"),
-    )
-    create_target(warehouse, table)
-
-
-def test_a_replicated_table_is_refused_with_the_reason() -> None:
-    from backfill_platform.warehouse.preconditions import _engine  # needs a cluster otherwise
-
-    found: Row = ("ReplicatedCollapsingMergeTree", "ReplicatedCollapsingMergeTree('/p', 'r', sign)", "", "", [])
-    assert ["insert mode" in refusal for refusal in _engine(VISITS, found)] == [True]
 
 
 def test_the_schema_hash_follows_everything_that_fingerprints_depend_on() -> None:

@@ -10,7 +10,7 @@ from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.diff import ColumnChange, Effect, HourDiff
-from backfill_platform.warehouse.publish import prepare
+from backfill_platform.warehouse.prepare import prepare
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform_tests.warehouse.conftest import MakeTable
 from backfill_platform_tests.warehouse.visits import (

@@ -19,7 +19,8 @@ from backfill_platform.warehouse.patches import (
     patched_hours,
     undoable,
 )
-from backfill_platform.warehouse.publish import HourPublish, prepare, publish
+from backfill_platform.warehouse.prepare import HourPublish, prepare
+from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.staging import Staging
 from backfill_platform_tests.warehouse.conftest import MakeTable
 from backfill_platform_tests.warehouse.visits import (
@@ -46,7 +47,7 @@ AFTER = [visit(TEN, "same"), visit(TEN, "changed", pages=9, country=None), visit
 def published(warehouse: Warehouse, table: Table, rows: list[Row], hours: Collection[datetime] = HOURS) -> str:
     """Publish the rows and return the name of the attempt."""
     name = attempt()
-    with Staging(warehouse, table, name) as staging:
+    with Staging(warehouse, table, name, hours) as staging:
         staging.load_rows(rows, counts(rows))
         publish(prepare(staging, hours))
     return name
@@ -55,7 +56,7 @@ def published(warehouse: Warehouse, table: Table, rows: list[Row], hours: Collec
 def undo(warehouse: Warehouse, table: Table, name: str, hours: Collection[datetime]) -> tuple[Undoable, str, list[HourPublish]]:
     found = undoable(warehouse, table, name, hours)
     own = attempt()
-    with Staging(warehouse, table, own) as staging:
+    with Staging(warehouse, table, own, hours) as staging:
         load_undone(staging, name, hours)
         return found, own, list(publish(prepare(staging, hours)))
 

@@ -11,7 +11,8 @@ import pytest
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import WarehouseUnavailable
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.publish import prepare, publish
+from backfill_platform.warehouse.prepare import prepare
+from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform.warehouse.staging import Staging
 from backfill_platform_tests.warehouse.visits import (
@@ -30,7 +31,7 @@ from backfill_platform_tests.warehouse.visits import (
     write_live,
 )
 
-STAGING_STEPS = ("fenced", "created", "loaded")
+STAGING_STEPS = ("leased", "fenced", "created", "loaded")
 PREPARE_STEPS = ("validated", "fingerprinted", "cancels", "states", "merged", "proven")
 PUBLISH_STEPS = ("kept", "rechecked", "attached", "verified")
 STEPS = (*STAGING_STEPS, *PREPARE_STEPS, *PUBLISH_STEPS)
@@ -57,7 +58,7 @@ HOURS = [TEN, ELEVEN, MIDNIGHT]
 def test_a_crash_after_any_step_is_repaired_by_running_again(warehouse: Warehouse, visits: Table, step: str) -> None:
     write_live(warehouse, visits, BEFORE)
     crash = crashing_at(step)
-    staging = Staging(warehouse, visits, attempt(), on_step=crash)
+    staging = Staging(warehouse, visits, attempt(), HOURS, lease_seconds=1, on_step=crash)
 
     def publish_until_the_crash() -> None:
         staging.open()  # without `with`: a killed process cleans nothing up

@@ -14,11 +14,23 @@ import pyarrow.parquet as pq
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.publish import HourPublish, Prepared, prepare, publish
+from backfill_platform.warehouse.ddl import target_statement
+from backfill_platform.warehouse.prepare import HourPublish, Prepared, prepare
+from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.sql import SIGN, names, row_hash, target_name, within
 from backfill_platform.warehouse.staging import OnStep, Staging, no_step
 
 Row = dict[str, Any]
+Change = tuple[str, str]  # of a CREATE TABLE: a piece of it, and what stands there instead
+
+VERSIONED: Change = (
+    ") ENGINE = CollapsingMergeTree(`sign`)",
+    ", version UInt64) ENGINE = VersionedCollapsingMergeTree(`sign`, version)",
+)
+REMEMBERS: Change = (
+    "ORDER BY (`hour`, `visitor`)",
+    "ORDER BY (`hour`, `visitor`) SETTINGS non_replicated_deduplication_window = 1000",
+)
 
 VISITS = Table(
     Layer.TRANSFORMED,
@@ -54,6 +66,14 @@ _ARROW = {
 
 _attempts = itertools.count()
 
+# Ways a target may be made, by what they are published with; `with a view` ones feed a table of totals.
+KINDS: dict[str, tuple[Change, ...]] = {
+    "attach": (),
+    "attach, versioned": (VERSIONED,),
+    "insert, with a view": (REMEMBERS,),
+    "insert, versioned, with a view": (VERSIONED, REMEMBERS),
+}
+
 
 def visit(hour: datetime, visitor: str, **values: Any) -> Row:
     """A visit; give what differs from an ordinary one."""
@@ -68,6 +88,40 @@ def visit(hour: datetime, visitor: str, **values: Any) -> Row:
         "seen_at": datetime(1998, 4, 30, 10, 59, 59, 123457, tzinfo=UTC),
     }
     return ordinary | values
+
+
+def create_as(warehouse: Warehouse, table: Table, *changes: Change) -> None:
+    """Create the target with its statement changed, as somebody else would have created it."""
+    statement = target_statement(table)
+    for old, new in changes:
+        assert old in statement
+        statement = statement.replace(old, new)
+    warehouse.command("CREATE DATABASE IF NOT EXISTS transformed", doing="preparing")
+    warehouse.command(statement, doing="preparing")
+
+
+def create_kind(warehouse: Warehouse, table: Table, kind: str) -> None:
+    """Create a target of one of KINDS; with its view, which adds up pages by hour."""
+    create_as(warehouse, table, *KINDS[kind])
+    if "view" in kind:
+        totals = f"transformed.{table.name}_totals"
+        for statement in (
+            f"CREATE TABLE {totals} (hour DateTime64(6, 'UTC'), pages Int64, visits Int64) ENGINE = SummingMergeTree "
+            "ORDER BY hour SETTINGS non_replicated_deduplication_window = 1000",
+            f"CREATE MATERIALIZED VIEW {totals}_view TO {totals} AS SELECT hour, sum(pages * sign) AS pages, "
+            f"sum(toInt64(sign)) AS visits FROM {target_name(table)} GROUP BY hour",
+        ):
+            warehouse.command(statement, doing="preparing")
+
+
+def view_totals(warehouse: Warehouse, table: Table) -> dict[datetime, tuple[int, int]]:
+    """What the view of the target has added up: pages and visits of each hour that has any."""
+    found = warehouse.rows(
+        f"SELECT toUnixTimestamp(hour) AS h, sum(pages), sum(visits) FROM transformed.{table.name}_totals GROUP BY h "
+        "HAVING sum(visits) != 0",
+        doing="reading what the view has added up",
+    )
+    return {datetime.fromtimestamp(number, UTC): (pages, visits) for number, pages, visits in found}
 
 
 def counts(rows: Iterable[Row]) -> dict[datetime, int]:
@@ -96,7 +150,7 @@ def attempt() -> str:
 def staged(warehouse: Warehouse, table: Table, rows: Iterable[Row], *, on_step: OnStep = no_step) -> Staging:
     """A staging with the rows loaded, left open as a crash would leave it."""
     rows = list(rows)
-    staging = Staging(warehouse, table, attempt(), on_step=on_step)
+    staging = Staging(warehouse, table, attempt(), sorted(counts(rows)) or [TEN], lease_seconds=1, on_step=on_step)
     staging.open()
     staging.load_rows(rows, counts(rows))
     return staging
@@ -105,19 +159,26 @@ def staged(warehouse: Warehouse, table: Table, rows: Iterable[Row], *, on_step: 
 def dry_run(warehouse: Warehouse, table: Table, hours: Collection[datetime], rows: Iterable[Row], **options: Any) -> Prepared:
     """Prepare the rows; the staging tables are gone afterwards."""
     rows = list(rows)
-    with Staging(warehouse, table, attempt()) as staging:
+    with Staging(warehouse, table, attempt(), hours, exclusive=False) as staging:
         staging.load_rows(rows, counts(rows))
         return prepare(staging, hours, **options)
 
 
 def repair(
-    warehouse: Warehouse, table: Table, hours: Collection[datetime], rows: Iterable[Row], on_step: OnStep = no_step
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    rows: Iterable[Row],
+    on_step: OnStep = no_step,
+    *,
+    lease_seconds: int = 2,
+    **options: Any,
 ) -> dict[datetime, HourPublish]:
     """Make the hours hold exactly the rows; the result of each hour."""
     rows = list(rows)
-    with Staging(warehouse, table, attempt(), on_step=on_step) as staging:
+    with Staging(warehouse, table, attempt(), hours, lease_seconds=lease_seconds, on_step=on_step) as staging:
         staging.load_rows(rows, counts(rows))
-        results = publish(prepare(staging, hours, on_step=on_step), on_step=on_step)
+        results = publish(prepare(staging, hours, on_step=on_step, **options), on_step=on_step)
     return {result.hour: result for result in results}
 
 
@@ -125,11 +186,11 @@ def statuses(results: Mapping[datetime, HourPublish]) -> dict[datetime, str]:
     return {hour: str(result.status) for hour, result in results.items()}
 
 
-def write_live(warehouse: Warehouse, table: Table, rows: Iterable[Row], sign: int = 1) -> None:
-    """What a live writer does: an insert of its own into the target."""
+def write_live(warehouse: Warehouse, table: Table, rows: Iterable[Row], sign: int = 1, **more: int) -> None:
+    """What a live writer does: an insert of its own into the target; `more` are columns with one value for all rows."""
     database, name = table.path
-    columns = (*table.column_names, SIGN)
-    data = [[*(row[column] for column in table.column_names), sign] for row in rows]
+    columns = (*table.column_names, SIGN, *more)
+    data = [[*(row[column] for column in table.column_names), sign, *more.values()] for row in rows]
     warehouse.insert_rows(database, name, columns, data, settings={"optimize_on_insert": 0}, doing="writing live")
 
 
