@@ -59,7 +59,7 @@ class Table:
 
     `hour` names the column that holds the hour owning the row: the ingestion hour in `raw`, the owning hour elsewhere.
     `key` names the columns that identify a row within its hour; empty where an hour has one row. Rows of `raw` have no
-    identity and are never published.
+    identity and are never published. `tenant` names the key column that says whose row it is, if rows are somebody's.
     Raises SpecError when names clash or the key cannot be one.
     """
 
@@ -69,6 +69,7 @@ class Table:
     hour: str = "hour"
     key: tuple[str, ...] = ()
     partitioning: Partitioning = Partitioning.DAY
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -85,6 +86,10 @@ class Table:
         for column in self.columns:
             if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
                 raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
+        if self.tenant and self.tenant not in self.key:
+            raise SpecError(
+                f"{self}: the tenant column '{self.tenant}' must be part of the key, so that a row keeps its tenant"
+            )
         if self.column(self.hour).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"{self}: the hour column '{self.hour}' must be a timestamp")
 

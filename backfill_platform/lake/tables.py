@@ -119,6 +119,11 @@ class Lake:
             )
         self._commit(table, _first_snapshot)
 
+    def snapshot(self, table: Table, *, branch: str = MAIN) -> int | None:
+        """The id of the newest snapshot of a branch, None where there is none."""
+        found = self._catalog.load_table(table.path).snapshot_by_name(branch)
+        return None if found is None else found.snapshot_id
+
     def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
         """The files of the given owning (for `raw`: ingestion) hours, or of all."""
         wanted = None if hours is None else merge_hours(hours)

@@ -150,6 +150,7 @@ pipeline = Pipeline(
             build=build_sessions,
             window=Window(lookback=GAP, lookahead=UntilClosed(key="client_id", gap=GAP, cap=CAP)),
             key=("client_id", "started_at"),
+            tenant="client_id",
             rules=(
                 RowRule(
                     "starts before it ends",

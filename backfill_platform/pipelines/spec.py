@@ -8,8 +8,8 @@ the command line follow from it. `clickstream.py` is an example to copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,8 @@ class DerivedTable:
     """A table computed from another one of the pipeline.
 
     `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
-    asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table.
+    asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant`
+    is the one of them that says whose row it is, so that one tenant's rows can be undone alone.
     """
 
     layer: Layer
@@ -77,10 +78,12 @@ class DerivedTable:
     rules: tuple[RowRule | HourRule, ...] = ()
     partitioning: Partitioning = Partitioning.DAY
     publish: bool = True
+    tenant: str = ""
 
     @cached_property
     def table(self) -> Table:
-        return _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
+        plain = _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
+        return replace(plain, tenant=self.tenant)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Pipeline:
     """One event stream and the tables derived from it.
 
     `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
+    `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
     Raises SpecError when tables do not fit together.
     """
 
@@ -99,6 +103,7 @@ class Pipeline:
     raw: RawTable
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
+    seal_after: timedelta = timedelta(hours=1)
 
     def __post_init__(self) -> None:
         known = {self.raw.name}

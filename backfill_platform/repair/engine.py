@@ -19,11 +19,13 @@ from backfill_platform.core.windows import stretches
 from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
+from backfill_platform.repair.bookkeeping import begin, lake_step
 from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
 from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
 from backfill_platform.repair.publish import StepResult, publish_step
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.staging import Loading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +44,10 @@ class Landing(StrEnum):
 
 @dataclass(frozen=True)
 class Context:
-    """What a repair works with and on whose behalf. Spark and the warehouse are opened when a step first needs them."""
+    """What a repair works with and on whose behalf. Spark is opened when a step first needs it.
+
+    `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write.
+    """
 
     pipeline: Pipeline
     lake: Lake
@@ -56,6 +61,9 @@ class Context:
     contract: Contract = ANYTHING
     patch_days: int = 30
     landing: Landing = Landing.SAFE
+    loading: Loading = Loading.PULL
+    heal: bool = False
+    unsealed: bool = False
 
 
 def run(plan: Plan, context: Context) -> Iterator[Event]:
@@ -69,10 +77,14 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
         for kept in (table, quarantine_of(table)):
             lake.ensure(kept)
             lake.sweep(kept)
+    begin(plan, context)
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
+            started = context.clock()
             outcomes, facts = _walk(step, failed, context)
+            if step.action in (Action.LAND, Action.BUILD):
+                lake_step(step, outcomes, context, started)
             failed[step.asset] = {outcome.hour: outcome.error for outcome in outcomes if outcome.error}
             yield from outcomes
             yield StepFinished(step, facts, outcomes)

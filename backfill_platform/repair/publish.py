@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import Contract, HourChange
+from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
-from backfill_platform.core.tables import Table
-from backfill_platform.errors import BackfillError, ContractViolation
+from backfill_platform.core.tables import Partitioning, Table
+from backfill_platform.errors import BackfillError, ContractViolation, UnsealedHour
 from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
+from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
-from backfill_platform.warehouse.ddl import create_target, schema_hash
+from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.diff import HourDiff
-from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
 from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status, prepare
 from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.warehouse.staging import Loading, Staging
 
 if TYPE_CHECKING:
     from backfill_platform.repair.engine import Context
@@ -38,68 +39,59 @@ def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile],
 
     The files are those of the hours; what was done is in the ledger.
     """
-    table = step.node.table
+    table, publishes = step.node.table, step.action is Action.PUBLISH
     warehouse = context.warehouse()
     started = context.clock()
     create_target(warehouse, table)
     expected = dict.fromkeys(hours, 0)
     for file in files:
         expected[file.hour] += file.rows
-    with Staging(warehouse, table, context.repair_id) as staging:
-        staging.load_files([file.path for file in files], expected)
-        prepared = prepare(staging, hours)
-        objections = _objections(context.contract, table, prepared)
-        publishes = step.action is Action.PUBLISH
-        results = publish(prepared, refuse=objections) if publishes else tuple(prepared.hours.values())
+    objections: dict[datetime, BackfillError] = {}
+
+    def refuse(prepared: Prepared) -> Mapping[datetime, BackfillError]:
+        objections.clear()
+        objections.update(_objections(context.contract, table, prepared))
+        return {**_unsealed(prepared, context), **objections}
+
+    with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes) as staging:
+        pull = context.loading is Loading.PULL
+        staging.load_files([file.path if pull else file.uri for file in files], expected, context.loading)
+        prepared = prepare(staging, hours, heal=context.heal)
+        book = Book(context, staging, step, started)
+        suspect: Mapping[datetime, str] = {}
+        if publishes:
+            suspect = book.suspect_views(hours)
+            results = publish(prepared, refuse=refuse, on_step=book.before_inserts(prepared))
+        else:
+            refuse(prepared)
+            results = tuple(prepared.hours.values())
         if any(result.status is Status.UNVERIFIED for result in results):
             staging.keep()
     if publishes:
         drop_patches(warehouse, table, older_than_days=context.patch_days)
-    quarantined = _quarantined(step, context, hours)
-    Ledger(warehouse).append(
-        ledger_entry(
-            context, table, result, str(step.action), started, read=expected[result.hour], rejected=quarantined[result.hour]
-        )
-        for result in results
-    )
-    return [_outcome(step, result, prepared, objections.get(result.hour)) for result in results], _totals(results)
+    book.close(results, files, _quarantined(step, context, hours), suspect)
+    outcomes = [
+        _outcome(step, result, prepared, objections.get(result.hour), suspect.get(result.hour, "")) for result in results
+    ]
+    return outcomes, {"published_by": staging.target.why, **_totals(results)}
 
 
-def ledger_entry(
-    context: Context,
-    table: Table,
-    result: HourPublish,
-    mode: str,
-    started: datetime,
-    *,
-    read: int | None = None,
-    rejected: int | None = None,
-) -> LedgerEntry:
-    """What a repair did to an hour, for the ledger; `read` and `rejected` count the rows the lake has and the quarantined."""
-    return LedgerEntry(
-        repair_id=context.repair_id,
-        attempt_id=context.repair_id,
-        pipeline=context.pipeline.name,
-        target=str(table),
-        hour=result.hour,
-        mode=mode,
-        status=str(result.status),
-        before=result.pre,
-        desired=result.want,
-        after=result.post,
-        cancels=result.cancels,
-        states=result.states,
-        untouched=result.untouched,
-        rows_read=read,
-        rows_quarantined=rejected,
-        reason="; ".join(filter(None, (context.reason, result.reason))),
-        requester=context.requester,
-        code_version=context.code_version,
-        server_version=context.warehouse().server_version,
-        schema_hash=schema_hash(table),
-        started_at=started,
-        finished_at=context.clock(),
-    )
+def _unsealed(prepared: Prepared, context: Context) -> dict[datetime, BackfillError]:
+    """The hours that live writers may still write, and those that share a partition to be healed with such hours."""
+    if context.unsealed:
+        return {}
+    table, after = prepared.staging.table, context.pipeline.seal_after
+    found: dict[datetime, BackfillError] = {}
+    for hour, result in prepared.hours.items():
+        end = hour + HOUR
+        if result.ailment and table.partitioning is Partitioning.DAY:
+            end = hour.replace(hour=0) + timedelta(days=1)
+        if end + after > context.clock():
+            found[hour] = UnsealedHour(
+                f"{table} {format_hour(hour)}: others may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a repair must "
+                "not race with them; repair it then, or ask for unsealed hours (--unsealed) if nobody writes them"
+            )
+    return found
 
 
 def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
@@ -126,7 +118,7 @@ def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> d
     return {hour: found.get(hour, 0) for hour in hours}
 
 
-def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: BackfillError | None) -> HourOutcome:
+def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: BackfillError | None, suspect: str) -> HourOutcome:
     diff = prepared.diffs.get(result.hour)
     facts: dict[str, Fact] = {
         "status": str(result.status),
@@ -140,6 +132,10 @@ def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: Bac
     }
     if result.post is not None and step.action is Action.PUBLISH:
         facts["fingerprint_after"] = str(result.post)
+    if result.ailment:
+        facts["healed"] = result.ailment
+    if suspect:
+        facts["views_to_rebuild"] = suspect
     if diff is not None:
         facts |= {
             "rows_matched": diff.matched,

@@ -6,9 +6,8 @@ from datetime import datetime
 
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.errors import PreconditionError, UsageError
+from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.engine import Context
-from backfill_platform.repair.publish import ledger_entry
-from backfill_platform.warehouse.ledger import Ledger
 from backfill_platform.warehouse.patches import Undoable, load_undone, patched_hours, undoable
 from backfill_platform.warehouse.prepare import HourPublish, prepare
 from backfill_platform.warehouse.publish import publish
@@ -29,8 +28,10 @@ class Undone:
         return tuple(result for result in self.results if result.error)
 
 
-def undo(context: Context, repair: str, hours: HourRange | None = None) -> Iterator[Undone]:
+def undo(context: Context, repair: str, hours: HourRange | None = None, tenant: str | None = None) -> Iterator[Undone]:
     """Take back what `repair` published to the tables of the pipeline, of the given hours or of all it changed.
+
+    With a tenant only its rows are taken back, and tables whose rows belong to all tenants stay as they are.
 
     The undo is a repair itself: its patch is kept, and it can be undone. A row that is no longer what the repair wrote is a
     conflict and stays. Raises UsageError when there is nothing that could be undone.
@@ -38,6 +39,8 @@ def undo(context: Context, repair: str, hours: HourRange | None = None) -> Itera
     patches: dict[str, tuple[datetime, ...]] = {}
     warehouse = context.warehouse()
     for table in context.pipeline.published:
+        if tenant is not None and not table.tenant:
+            continue
         try:
             patched = patched_hours(warehouse, table, repair)
         except PreconditionError:
@@ -45,7 +48,7 @@ def undo(context: Context, repair: str, hours: HourRange | None = None) -> Itera
         if chosen := tuple(hour for hour in patched if hours is None or hour in hours):
             patches[table.name] = chosen
     if not patches:
-        within = f" within {hours}" if hours else ""
+        within = (f" within {hours}" if hours else "") + (f" for {tenant}" if tenant is not None else "")
         raise UsageError(
             f"repair {repair} changed nothing of {context.pipeline.name}{within} that could be undone: see `backfill ledger "
             f"{context.pipeline.name}`; patches are kept for {context.patch_days} days"
@@ -54,11 +57,13 @@ def undo(context: Context, repair: str, hours: HourRange | None = None) -> Itera
         if table.name not in patches:
             continue
         started = context.clock()
-        found = undoable(warehouse, table, repair, patches[table.name])
+        found = undoable(warehouse, table, repair, patches[table.name], tenant)
         with Staging(warehouse, table, context.repair_id, patches[table.name]) as staging:
-            load_undone(staging, repair, patches[table.name])
-            results = publish(prepare(staging, patches[table.name]))
-        Ledger(warehouse).append(ledger_entry(context, table, result, "undo", started) for result in results)
+            load_undone(staging, repair, patches[table.name], tenant)
+            book = Book(context, staging, None, started)
+            prepared = prepare(staging, patches[table.name])
+            results = publish(prepared, on_step=book.before_inserts(prepared))
+        book.close(results)
         yield Undone(str(table), found, results)
 
 

@@ -1,14 +1,16 @@
 """The append-only record of what each repair did to each hour, and why.
 
 One row for each attempt, target, hour and mode. A row is written after the hour was verified (or refused), never before; a
-repair that died in between finds the hour unchanged on its next attempt and records that. The same row may be appended
-twice, by a caller that tries again or by the driver that sends an insert again: both stay in the table, visible to whoever
-selects from it, and `read` returns only the one that finished last.
+repair that died in between finds the hour unchanged on its next attempt and records that. Only where views read a target, a
+row `publishing` goes ahead of the inserts: if nothing follows it, the views may lack rows that the target has.
+
+The same row may be appended twice, by a caller that tries again or by the driver that sends an insert again: both stay in the
+table, visible to whoever selects from it, and `read` returns only the one that finished last.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from backfill_platform.core.hours import merge_hours
@@ -19,37 +21,61 @@ from backfill_platform.warehouse.sql import qualified
 BOOKKEEPING_DATABASE = "backfill"
 _LEDGER = qualified(BOOKKEEPING_DATABASE, "ledger")
 
-_CREATE = f"""
-CREATE TABLE IF NOT EXISTS {_LEDGER} (
-    repair_id String COMMENT 'Names the repair; all its attempts and targets share it',
-    attempt_id String COMMENT 'Names one try at one target',
-    pipeline LowCardinality(String),
-    target LowCardinality(String) COMMENT 'Layer and table, such as transformed/sessions',
-    hour DateTime64(6, 'UTC') COMMENT 'The hour that was repaired: [hour, hour + 1 h)',
-    mode LowCardinality(String) COMMENT 'dry-run or publish',
-    status LowCardinality(String) COMMENT 'What became of the hour',
-    rows_before Nullable(Int64), hash_before Nullable(UInt64),
-    rows_desired Nullable(Int64), hash_desired Nullable(UInt64),
-    rows_after Nullable(Int64), hash_after Nullable(UInt64),
-    cancels Int64 COMMENT 'Stored rows that were cancelled',
-    states Int64 COMMENT 'Rows that were written',
-    untouched Int64 COMMENT 'Stored rows that stayed as they were',
-    rows_read Nullable(Int64) COMMENT 'Rows the lake has for this hour, as staged',
-    rows_quarantined Nullable(Int64) COMMENT 'Rows that failed a check and were set aside',
-    reason String COMMENT 'Why the repair was asked for, or why the hour was refused',
-    requester String,
-    code_version String COMMENT 'Version of the transform',
-    server_version String COMMENT 'Fingerprints of other versions cannot be compared',
-    schema_hash String COMMENT 'Fingerprints of other schemas cannot be compared',
-    started_at DateTime64(6, 'UTC'),
-    finished_at DateTime64(6, 'UTC')
-) ENGINE = MergeTree ORDER BY (pipeline, target, hour, finished_at)
+_REPAIRS = qualified(BOOKKEEPING_DATABASE, "repairs")
+
+_COLUMNS = {
+    "repair_id": "String COMMENT 'Names the repair; all its attempts and targets share it'",
+    "attempt_id": "String COMMENT 'Names one process at one target'",
+    "pipeline": "LowCardinality(String)",
+    "target": "LowCardinality(String) COMMENT 'Layer and table, such as transformed/sessions'",
+    "hour": "DateTime64(6, 'UTC') COMMENT 'The hour that was repaired: [hour, hour + 1 h)'",
+    "mode": "LowCardinality(String) COMMENT 'land, build, dry-run, publish or undo'",
+    "status": "LowCardinality(String) COMMENT 'What became of the hour'",
+    "rows_before": "Nullable(Int64)",
+    "hash_before": "Nullable(UInt64)",
+    "rows_desired": "Nullable(Int64)",
+    "hash_desired": "Nullable(UInt64)",
+    "rows_after": "Nullable(Int64)",
+    "hash_after": "Nullable(UInt64)",
+    "cancels": "Int64 COMMENT 'Stored rows that were cancelled'",
+    "states": "Int64 COMMENT 'Rows that were written to the warehouse'",
+    "untouched": "Int64 COMMENT 'Stored rows that stayed as they were'",
+    "rows_read": "Nullable(Int64) COMMENT 'Lines or rows that the hour was made from'",
+    "rows_deduplicated": "Nullable(Int64) COMMENT 'Of these, further deliveries of an event'",
+    "rows_kept": "Nullable(Int64) COMMENT 'Rows that the lake has for the hour'",
+    "rows_quarantined": "Nullable(Int64) COMMENT 'Rows that failed a check and were set aside'",
+    "rows_staged": "Nullable(Int64) COMMENT 'Rows that arrived in the warehouse to be compared'",
+    "publish_mode": "LowCardinality(String) COMMENT 'attach or insert'",
+    "input_digest": "String COMMENT 'Of the names and sizes of the lake files that were staged'",
+    "snapshot_id": "Nullable(Int64) COMMENT 'Of the lake table, when the hour was written or staged'",
+    "reason": "String COMMENT 'Why the repair was asked for, or why the hour was refused'",
+    "note": "String COMMENT 'What else to know, such as views that may lack rows'",
+    "requester": "String",
+    "code_version": "String COMMENT 'Version of the transform'",
+    "server_version": "String COMMENT 'Fingerprints of other versions cannot be compared'",
+    "schema_hash": "String COMMENT 'Fingerprints of other schemas cannot be compared'",
+    "started_at": "DateTime64(6, 'UTC')",
+    "finished_at": "DateTime64(6, 'UTC')",
+}
+_CREATE = (
+    f"CREATE TABLE IF NOT EXISTS {_LEDGER} ({', '.join(f'{name} {kind}' for name, kind in _COLUMNS.items())}) "
+    "ENGINE = MergeTree ORDER BY (pipeline, target, hour, finished_at)"
+)
+# A ledger of an earlier version gets what it lacks; nothing of it is rewritten.
+_EXTEND = f"ALTER TABLE {_LEDGER} " + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _COLUMNS.items())
+_CREATE_REPAIRS = f"""
+CREATE TABLE IF NOT EXISTS {_REPAIRS} (
+    repair_id String, pipeline LowCardinality(String), first_hour DateTime64(6, 'UTC'), end_hour DateTime64(6, 'UTC'),
+    assets Array(String) COMMENT 'In the order of the plan', reason String, requester String,
+    contract String COMMENT 'What it was allowed to change', code_version String, started_at DateTime64(6, 'UTC')
+) ENGINE = MergeTree ORDER BY (pipeline, started_at)
 """
+PUBLISHING = "publishing"  # the status of an hour between the first insert and the proof, where views read the target
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What one attempt did to one hour of one target; times are aware. Unknown counts and fingerprints are None."""
+    """What one attempt did to one hour of one table; times are aware. Unknown counts and fingerprints are None."""
 
     repair_id: str
     attempt_id: str
@@ -58,70 +84,103 @@ class LedgerEntry:
     hour: datetime
     mode: str
     status: str
-    before: Fingerprint | None
-    desired: Fingerprint | None
-    after: Fingerprint | None
-    cancels: int
-    states: int
-    untouched: int
-    rows_read: int | None
-    rows_quarantined: int | None
-    reason: str
     requester: str
     code_version: str
     server_version: str
     schema_hash: str
     started_at: datetime
     finished_at: datetime
+    before: Fingerprint | None = None
+    desired: Fingerprint | None = None
+    after: Fingerprint | None = None
+    cancels: int = 0
+    states: int = 0
+    untouched: int = 0
+    rows_read: int | None = None
+    rows_deduplicated: int | None = None
+    rows_kept: int | None = None
+    rows_quarantined: int | None = None
+    rows_staged: int | None = None
+    publish_mode: str = ""
+    input_digest: str = ""
+    snapshot_id: int | None = None
+    reason: str = ""
+    note: str = ""
 
 
-_BEFORE_FINGERPRINTS = ("repair_id", "attempt_id", "pipeline", "target", "hour", "mode", "status")
+@dataclass(frozen=True)
+class Repair:
+    """What was asked for: the range `[first_hour, end_hour)`, the assets in the order of the plan, by whom and why."""
+
+    repair_id: str
+    pipeline: str
+    first_hour: datetime
+    end_hour: datetime
+    assets: tuple[str, ...]
+    reason: str
+    requester: str
+    contract: str
+    code_version: str
+    started_at: datetime
+
+
 _FINGERPRINTS = ("before", "desired", "after")
-_AFTER_FINGERPRINTS = (
-    *("cancels", "states", "untouched", "rows_read", "rows_quarantined", "reason", "requester"),
-    *("code_version", "server_version", "schema_hash", "started_at", "finished_at"),
-)
-_COLUMNS = (
-    *_BEFORE_FINGERPRINTS,
-    *(f"{part}_{name}" for name in _FINGERPRINTS for part in ("rows", "hash")),
-    *_AFTER_FINGERPRINTS,
-)
 
 
 class Ledger:
-    """The ledger of a warehouse; creates its table when it is absent."""
+    """The ledger of a warehouse; creates its tables when they are absent."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the ledger")
-        warehouse.command(_CREATE, doing="creating the ledger")
+        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS):
+            warehouse.command(statement, doing="creating the ledger")
+
+    def begin(self, repair: Repair) -> None:
+        """Note what is asked for, before anything is done."""
+        self._warehouse.insert_rows(
+            BOOKKEEPING_DATABASE,
+            "repairs",
+            [field.name for field in fields(Repair)],
+            [[getattr(repair, field.name) for field in fields(Repair)]],
+            settings={"async_insert": 0},
+            doing="writing to the ledger",
+        )
 
     def append(self, entries: Iterable[LedgerEntry]) -> None:
         """Add entries; never changes or removes one."""
         self._warehouse.insert_rows(
             BOOKKEEPING_DATABASE,
             "ledger",
-            _COLUMNS,
+            list(_COLUMNS),
             [_to_row(entry) for entry in entries],
             settings={"async_insert": 0},
             doing="writing to the ledger",
         )
 
     def read(
-        self, *, pipeline: str | None = None, hours: Collection[datetime] | None = None, limit: int = 1000
+        self,
+        *,
+        pipeline: str | None = None,
+        target: str | None = None,
+        hours: Collection[datetime] | None = None,
+        limit: int = 1000,
     ) -> list[LedgerEntry]:
-        """The newest entries first, at most `limit`, of one pipeline and of the given hours only if these are given."""
-        conditions, parameters = ["true"], {"limit": limit}
-        bound: dict[str, Any] = dict(parameters)
+        """The newest entries first, at most `limit`; of one pipeline, one target and some hours only if these are given."""
+        conditions = ["true"]
+        bound: dict[str, Any] = {"limit": limit}
         if pipeline is not None:
             conditions.append("pipeline = {pipeline:String}")
             bound["pipeline"] = pipeline
+        if target is not None:
+            conditions.append("target = {target:String}")
+            bound["target"] = target
         if hours is not None:
             conditions.append(
                 "arrayExists(r -> toUnixTimestamp(hour) >= r.1 AND toUnixTimestamp(hour) < r.2, "
                 "{ranges:Array(Tuple(UInt32, UInt32))})"
             )
-            bound["ranges"] = [(int(each.start.timestamp()), int(each.end.timestamp())) for each in merge_hours(hours)]
+            bound["ranges"] = [(_at(each.start), _at(each.end)) for each in merge_hours(hours)]
         rows = self._warehouse.rows(
             f"SELECT {', '.join(_COLUMNS)} FROM {_LEDGER} WHERE {' AND '.join(conditions)} "
             "ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode "
@@ -132,14 +191,45 @@ class Ledger:
         )
         return [_from_row(row) for row in rows]
 
+    def unfinished(self, target: str, hours: Collection[datetime]) -> dict[datetime, str]:
+        """The hours that an attempt began to insert and never verified, with its name: views may lack some of its rows."""
+        if not hours:
+            return {}
+        rows = self._warehouse.rows(
+            f"SELECT toUnixTimestamp(hour) AS h, attempt_id FROM {_LEDGER} WHERE target = {{target:String}} "
+            "AND toUnixTimestamp(hour) IN {hours:Array(UInt32)} AND mode IN ('publish', 'undo') GROUP BY hour, attempt_id "
+            "HAVING countIf(status = {publishing:String}) > 0 AND countIf(status != {publishing:String}) = 0",
+            parameters={"target": target, "hours": [_at(hour) for hour in hours], "publishing": PUBLISHING},
+            settings={"use_query_cache": 0},
+            doing="looking for attempts that died",
+        )
+        return {datetime.fromtimestamp(number, UTC): attempt for number, attempt in rows}
+
+    def abandon(self, target: str, hours: Collection[datetime], now: datetime) -> None:
+        """Close the pages of attempts that died, so that their hours are named once: add an entry `abandoned` for each."""
+        dead = self.unfinished(target, hours)
+        open_ = [entry for entry in self.read(target=target, hours=dead, limit=1_000_000) if entry.status == PUBLISHING]
+        self.append(
+            replace(entry, status="abandoned", finished_at=now) for entry in open_ if dead.get(entry.hour) == entry.attempt_id
+        )
+
+    def last_published(self, target: str, hours: Collection[datetime]) -> dict[datetime, LedgerEntry]:
+        """What the newest publish or undo of each hour claims to have left, of those that were verified."""
+        found: dict[datetime, LedgerEntry] = {}
+        for entry in self.read(hours=hours, target=target, limit=1_000_000):
+            if entry.after is not None and entry.mode in ("publish", "undo"):
+                found.setdefault(entry.hour, entry)
+        return found
+
+
+def _at(moment: datetime) -> int:
+    return int(moment.timestamp())
+
 
 def _to_row(entry: LedgerEntry) -> list[Any]:
-    fingerprints = [getattr(entry, name) for name in _FINGERPRINTS]
-    return [
-        *(getattr(entry, name) for name in _BEFORE_FINGERPRINTS),
-        *(part for print_ in fingerprints for part in ((print_.rows, print_.hash) if print_ else (None, None))),
-        *(getattr(entry, name) for name in _AFTER_FINGERPRINTS),
-    ]
+    prints = {name: getattr(entry, name) for name in _FINGERPRINTS}
+    parts = {f"{part}_{name}": getattr(found, part, None) for name, found in prints.items() for part in ("rows", "hash")}
+    return [parts[name] if name in parts else getattr(entry, name) for name in _COLUMNS]
 
 
 def _from_row(row: Row) -> LedgerEntry:

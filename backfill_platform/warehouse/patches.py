@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backfill_platform.core.tables import Table
-from backfill_platform.errors import PreconditionError
+from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import database_statement
 from backfill_platform.warehouse.diff import DELTA_SETTINGS
 from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.sql import (
     SIGN,
+    Condition,
     hour_from,
     hour_number,
     identifier,
@@ -83,9 +84,11 @@ def patched_hours(warehouse: Warehouse, table: Table, attempt: str) -> tuple[dat
     return tuple(sorted(hour_from(number) for (number,) in rows))
 
 
-def undoable(warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime]) -> Undoable:
-    """What an undo of the given hours would take back, and what it must leave."""
-    where, keys, patch = within(table, hours), names(sorting_key(table)), _patch(warehouse, table, attempt)
+def undoable(
+    warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime], tenant: str | None = None
+) -> Undoable:
+    """What an undo of the given hours, and of one tenant only if it is given, would take back, and what it must leave."""
+    where, keys, patch = _of_tenant(table, hours, tenant), names(sorting_key(table)), _patch(warehouse, table, attempt)
     ours = _ours(table, patch, where.sql)
     changed = f"SELECT DISTINCT {keys} FROM {patch} WHERE {where.sql}"
     rows = warehouse.rows(
@@ -112,25 +115,36 @@ def undoable(warehouse: Warehouse, table: Table, attempt: str, hours: Collection
     )
 
 
-def load_undone(staging: Staging, attempt: str, hours: Collection[datetime]) -> None:
-    """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`.
+def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], tenant: str | None = None) -> None:
+    """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`, for one tenant or all.
 
     That is the stored rows, but for those the patch wrote and that are still there, and the rows that it cancelled instead.
     """
     table = staging.table
     where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
     patch = _patch(staging.warehouse, table, attempt)
-    ours = _ours(table, patch, where.sql)
+    undone = _of_tenant(table, hours, tenant)
+    ours = _ours(table, patch, undone.sql)
     staging.warehouse.command(
         f"INSERT INTO {staging.desired} ({columns}) "
-        f"SELECT {columns} FROM {target_name(table)} FINAL WHERE {where.sql} AND ({keys}) NOT IN ({ours}) "
+        f"SELECT {columns} FROM ({staging.target.stored(where.sql)}) WHERE ({keys}) NOT IN ({ours}) "
         f"UNION ALL SELECT {columns} FROM {patch} "
         f"WHERE {where.sql} AND {identifier(SIGN)} = -1 AND ({keys}) IN ({ours})",
-        parameters=where.parameters,
+        parameters=undone.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("undo"),
         doing=f"computing {table} without the patch {attempt}",
     )
+
+
+def _of_tenant(table: Table, hours: Collection[datetime], tenant: str | None) -> Condition:
+    where = within(table, hours)
+    if tenant is None:
+        return where
+    if not table.tenant:
+        raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
+    sql = f"{where.sql} AND toString({identifier(table.tenant)}) = {{tenant:String}}"
+    return Condition(sql, {**where.parameters, "tenant": tenant})
 
 
 def _ours(table: Table, patch: str, where: str) -> str:

@@ -1,0 +1,181 @@
+"""What a repair writes to the ledger: what was asked for, what lake steps did, and what was done to a target, hour by hour."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from backfill_platform.core.contract import ANYTHING
+from backfill_platform.core.plan import Plan, Step
+from backfill_platform.core.tables import Table
+from backfill_platform.lake.tables import MAIN, LakeFile
+from backfill_platform.repair.outcomes import HourOutcome
+from backfill_platform.warehouse.ddl import schema_hash
+from backfill_platform.warehouse.ledger import PUBLISHING, Ledger, LedgerEntry, Repair
+from backfill_platform.warehouse.preconditions import Mode
+from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status
+from backfill_platform.warehouse.staging import Staging
+
+if TYPE_CHECKING:
+    from backfill_platform.repair.engine import Context
+
+
+def begin(plan: Plan, context: Context) -> None:
+    """Note what is asked for."""
+    contract = "" if context.contract == ANYTHING else json.dumps(asdict(context.contract), default=_plain)
+    Ledger(context.warehouse()).begin(
+        Repair(
+            context.repair_id,
+            plan.pipeline,
+            plan.hours.start,
+            plan.hours.end,
+            tuple("/".join(step.asset) for step in plan.steps),
+            context.reason,
+            context.requester,
+            contract,
+            context.code_version,
+            context.clock(),
+        )
+    )
+
+
+def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, started: datetime) -> None:
+    """Note what landing or building did to each hour, with its counts."""
+    table = step.node.table
+    snapshot = context.lake.snapshot(table, branch=MAIN if step.promote else context.repair_id)
+    Ledger(context.warehouse()).append(
+        LedgerEntry(
+            attempt_id=context.repair_id,
+            target=str(table),
+            hour=outcome.hour,
+            mode=str(step.action),
+            status="refused" if outcome.error else "done",
+            rows_read=_count(outcome, "rows_read"),
+            rows_deduplicated=_count(outcome, "deduplicated"),
+            rows_kept=_count(outcome, "rows"),
+            rows_quarantined=_count(outcome, "quarantined"),
+            snapshot_id=snapshot,
+            reason="; ".join(filter(None, (context.reason, outcome.error))),
+            started_at=started,
+            **_common(context, table),
+        )
+        for outcome in outcomes
+    )
+
+
+class Book:
+    """The ledger's pages of one attempt at one target."""
+
+    def __init__(self, context: Context, staging: Staging, step: Step | None, started: datetime) -> None:
+        """`step` is None for an undo, which reads no lake."""
+        self._context = context
+        self._staging = staging
+        self._step = step
+        self._started = started
+        self._ledger = Ledger(context.warehouse())
+
+    def suspect_views(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        """For hours that an attempt died in after its first insert: the views that may lack rows since."""
+        views = self._staging.target.views
+        unfinished = self._ledger.unfinished(str(self._staging.table), hours) if views else {}
+        return {
+            hour: f"{', '.join(views)} may lack rows of this hour that attempt {attempt} inserted before it died: rebuild them"
+            for hour, attempt in unfinished.items()
+        }
+
+    def before_inserts(self, prepared: Prepared) -> Callable[[str], None]:
+        """A listener that notes hours as publishing just before the first insert, where views read the target."""
+
+        def on_step(name: str) -> None:
+            if name == "rechecked" and self._staging.target.mode is Mode.INSERT and self._staging.target.views:
+                hours = [result for result in prepared.hours.values() if result.status is Status.PROVEN]
+                self._ledger.append(self._entry(result, PUBLISHING) for result in hours)
+
+        return on_step
+
+    def close(
+        self,
+        results: Sequence[HourPublish],
+        files: Iterable[LakeFile] = (),
+        quarantined: Mapping[datetime, int] | None = None,
+        notes: Mapping[datetime, str] | None = None,
+    ) -> None:
+        """Note the result of every hour, and that dead attempts whose views are named in `notes` are dealt with."""
+        by_hour: dict[datetime, list[LakeFile]] = {result.hour: [] for result in results}
+        for file in files:
+            by_hour[file.hour].append(file)
+        snapshot = None
+        if self._step is not None:
+            branch = self._context.repair_id if self._step.from_branch else MAIN
+            snapshot = self._context.lake.snapshot(self._staging.table, branch=branch)
+        entries = []
+        for result in results:
+            found = by_hour[result.hour]
+            entries.append(
+                self._entry(
+                    result,
+                    str(result.status),
+                    rows_kept=None if self._step is None else sum(file.rows for file in found),
+                    rows_quarantined=(quarantined or {}).get(result.hour),
+                    input_digest=_digest(found),
+                    snapshot_id=snapshot,
+                    note="; ".join(filter(None, (result.ailment, (notes or {}).get(result.hour, "")))),
+                )
+            )
+        self._ledger.append(entries)
+        self._ledger.abandon(str(self._staging.table), list(notes or {}), self._context.clock())
+
+    def _entry(self, result: HourPublish, status: str, **more: Any) -> LedgerEntry:
+        table = self._staging.table
+        return LedgerEntry(
+            attempt_id=self._staging.lease.holder,
+            target=str(table),
+            hour=result.hour,
+            mode="undo" if self._step is None else str(self._step.action),
+            status=status,
+            before=result.pre,
+            desired=result.want,
+            after=result.post,
+            cancels=result.cancels,
+            states=result.states,
+            untouched=result.untouched,
+            rows_staged=result.want.rows,
+            publish_mode=str(self._staging.target.mode),
+            reason="; ".join(filter(None, (self._context.reason, result.reason))),
+            started_at=self._started,
+            **more,
+            **_common(self._context, table),
+        )
+
+
+def _common(context: Context, table: Table) -> dict[str, Any]:
+    return {
+        "repair_id": context.repair_id,
+        "pipeline": context.pipeline.name,
+        "requester": context.requester,
+        "code_version": context.code_version,
+        "server_version": context.warehouse().server_version,
+        "schema_hash": schema_hash(table),
+        "finished_at": context.clock(),
+    }
+
+
+def _digest(files: Sequence[LakeFile]) -> str:
+    """Identifies the input of an hour: lake files are never changed, so their names and sizes do."""
+    if not files:
+        return ""
+    text = json.dumps(sorted((file.uri, file.rows, file.bytes) for file in files))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _count(outcome: HourOutcome, name: str) -> int | None:
+    value = outcome.facts.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset) else str(value)
