@@ -11,7 +11,7 @@ import click
 
 from backfill_platform import terminal
 from backfill_platform.core.contract import Contract
-from backfill_platform.core.hours import HourRange, format_hour, merge_hours, parse_hour
+from backfill_platform.core.hours import HOUR, HourRange, format_hour, merge_hours, parse_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import make_plan
 from backfill_platform.errors import BackfillError, UsageError
@@ -61,6 +61,10 @@ _contract = click.option(
     "--contract", type=click.File(), help="YAML file with what may change: hours, tables, columns, limits; - for standard input"
 )
 _reason = click.option("--reason", default="", help="why; kept in the ledger")
+_heal = click.option(
+    "--heal", is_flag=True, help="also repair hours whose states and cancels do not match: their partitions are written anew"
+)
+_unsealed = click.option("--unsealed", is_flag=True, help="also publish to hours that live writers may still write")
 
 
 @main.command()
@@ -107,7 +111,8 @@ def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...
     lake = Connections(settings).lake()
     assets = named_assets(names) if names else repair_assets(declared, lake, hours)
     found = make_plan(declared.name, declared.nodes, hours, assets)
-    steps = [asdict(step) for step in explain(found, declared, lake)]
+    with _warehouse(settings) as warehouse:
+        steps = [asdict(step) for step in explain(found, declared, lake, warehouse)]
     if output == "json":
         terminal.show_json({"pipeline": declared.name, "from": hours.start, "to": hours.end, "steps": steps})
         return
@@ -119,13 +124,15 @@ def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...
 @_on_range()
 @_reason
 @_contract
-def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contract: TextIO | None) -> None:
+@_heal
+def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contract: TextIO | None, heal: bool) -> None:
     """Compute the range and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would."""
     from backfill_platform.repair.selection import dry_run_assets
 
     settings = load_settings()
     declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), reason, output, contract)
+    request = {"reason": reason, "contract": _read_contract(contract), "heal": heal}
+    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), output, request)
     changes = any(outcome.facts.get("cancels") or outcome.facts.get("states") for outcome in report.outcomes)
     sys.exit(1 if changes or not report.success else 0)
 
@@ -135,7 +142,19 @@ def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contr
 @_select
 @_reason
 @_contract
-def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...], reason: str, contract: TextIO | None) -> None:
+@_heal
+@_unsealed
+def run(
+    pipeline: str,
+    start: str,
+    end: str,
+    output: str,
+    names: tuple[str, ...],
+    reason: str,
+    contract: TextIO | None,
+    heal: bool,
+    unsealed: bool,
+) -> None:
     """Rebuild the range and publish it, as a Dagster run: the UI shows it. Lands hours that have not landed yet."""
     from backfill_platform.repair.selection import named_assets, repair_assets
 
@@ -149,28 +168,21 @@ def run(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]
         return chosen or repair_assets(declared, lake, hours)
 
     # Hours that have landed are closed: they are landed again only when somebody asks for the raw table by name.
-    report = _run(settings, declared, hours, choose, reason, output, contract, "safe" if chosen else "missing")
+    landing = {} if chosen else {"landing": "missing"}
+    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed, **landing}
+    report = _run(settings, declared, hours, choose, output, asked)
     sys.exit(0 if report.success else 1)
 
 
-def _run(
-    settings: Settings,
-    declared: Any,
-    hours: HourRange,
-    choose: Any,
-    reason: str,
-    output: str,
-    contract: TextIO | None,
-    landing: str = "safe",
-) -> Any:
+def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, output: str, asked: dict[str, Any]) -> Any:
     from backfill_platform.local import open_platform
+    from backfill_platform.orchestration.request import Request
 
-    limits = _read_contract(contract)
     with terminal.StepProgress() as progress:
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
             platform.listen = progress
-            report = platform.run(declared, hours, choose(platform.lake), reason=reason, contract=limits, landing=landing)
+            report = platform.run(declared, hours, choose(platform.lake), Request(**asked))
     if output == "json":
         facts = [terminal.outcome_facts(outcome) for outcome in report.outcomes]
         terminal.show_json({"run": report.run_id, "success": report.success, "error": report.error, "hours": facts})
@@ -205,12 +217,20 @@ def _read_contract(file: TextIO | None) -> Any:
 @click.argument("repair")
 @click.option("--from", "start", metavar="HOUR", help="first hour to undo (UTC); all hours of the repair without a range")
 @click.option("--to", "end", metavar="HOUR", help="end of the hours to undo, not included (UTC)")
+@click.option("--hour", metavar="HOUR", help="the only hour to undo (UTC)")
+@click.option("--tenant", help="undo the rows of this tenant only; tables without a tenant column stay as they are")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report")
-def undo(pipeline: str, repair: str, start: str | None, end: str | None, output: str) -> None:
+def undo(
+    pipeline: str, repair: str, start: str | None, end: str | None, hour: str | None, tenant: str | None, output: str
+) -> None:
     """Take back what a repair published, where the rows still are what it wrote. Exit 1 if some are not (conflicts)."""
     if (start is None) != (end is None):
         raise UsageError("give both --from and --to, or none of them")
+    if hour is not None and start is not None:
+        raise UsageError("give --hour or a range, not both")
     hours = HourRange.parse(start, end) if start and end else None
+    if hour is not None:
+        hours = HourRange(parse_hour(hour), parse_hour(hour) + HOUR)
     from backfill_platform.local import open_platform
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
 
@@ -219,7 +239,7 @@ def undo(pipeline: str, repair: str, start: str | None, end: str | None, output:
     with terminal.StepProgress() as progress:
         progress.say(f"undoing {repair}")
         with open_platform(settings) as platform:
-            done = platform.undo(declared, repair, hours)
+            done = platform.undo(declared, repair, hours, tenant)
     if output == "json":
         terminal.show_json(done)
     else:
@@ -235,18 +255,22 @@ def undo(pipeline: str, repair: str, start: str | None, end: str | None, output:
 @main.command()
 @_on_range(required=False)
 def verify(pipeline: str, start: str | None, end: str | None, output: str) -> None:
-    """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal."""
-    found = _survey(pipeline, start, end)
+    """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal.
+
+    The column ledger says whether the hour still is what the last repair of it claims to have left.
+    """
+    found, claims = _survey(pipeline, start, end, claims=True)
     rows = [
         (
             *(str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour])),
+            claims[state.table.path].get(hour, "none"),
             _equal(state, hour),
         )
         for state in found.tables
         if state.published
         for hour in found.hours
     ]
-    columns = ("table", "hour", "lake", "net state", "FINAL", "equal")
+    columns = ("table", "hour", "lake", "net state", "FINAL", "ledger", "equal")
     if output == "json":
         terminal.show_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -263,7 +287,7 @@ def _equal(state: Any, hour: datetime) -> bool:
 @_on_range(required=False)
 def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None:
     """Find damaged hours from data; without a range, in all hours of the pipeline. Exit 1 if there are any."""
-    found = _survey(pipeline, start, end)
+    found, _ = _survey(pipeline, start, end)
     if output == "json":
         terminal.show_json(found.gaps)
     elif found.gaps:
@@ -309,14 +333,19 @@ def _rows(before: Fingerprint | None, after: Fingerprint | None) -> str:
     return " → ".join(counts if before != after else counts[:1])
 
 
-def _survey(pipeline: str, start: str | None, end: str | None) -> Any:
+def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool = False) -> tuple[Any, dict[Any, Any]]:
+    """The state of the range, and if asked for what has become of the ledger's claims, by table."""
+    from backfill_platform.repair.bookkeeping import check_claims
     from backfill_platform.repair.connect import Connections
     from backfill_platform.repair.detect import survey
 
     settings = load_settings()
     declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    connections = Connections(settings)
     with _warehouse(settings) as warehouse:
-        return survey(declared, hours, Connections(settings).lake(), warehouse)
+        found = survey(declared, hours, connections.lake(), warehouse, connections.loading)
+        told = {state.table.path: check_claims(warehouse, state.table, state.net) for state in found.tables if state.published}
+        return found, told if claims else {}
 
 
 def _warehouse(settings: Settings) -> Any:

@@ -18,6 +18,7 @@ from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import PermanentError, SettingsError
 from backfill_platform.local import Platform, RunReport, open_platform
+from backfill_platform.orchestration.request import Request
 from backfill_platform.pipelines import clickstream, clickstream_reference
 from backfill_platform.repair.detect import Survey, survey
 from backfill_platform.repair.selection import dry_run_assets
@@ -83,7 +84,7 @@ def _job(platform: Platform, progress: terminal.StepProgress, *, quiet: bool) ->
             terminal.out.print(text, soft_wrap=True)
 
     everything = (PIPELINE.raw.table.path, *_repair_assets())
-    first = _succeed(platform.run(PIPELINE, HOURS, everything, reason="demo: the first day"))
+    first = _succeed(platform.run(PIPELINE, HOURS, everything, Request("demo: the first day")))
     say(_landed(first))
     progress.say("recomputing both tables in plain Python")
     recomputed = recompute(platform.warehouse)
@@ -99,13 +100,13 @@ def _job(platform: Platform, progress: terminal.StepProgress, *, quiet: bool) ->
     _require_found(damaged.gaps)
     hours = HourRange.covering(gap.hour for gap in damaged.gaps)
 
-    rehearsal = _succeed(platform.run(PIPELINE, hours, dry_run_assets(PIPELINE), reason="demo: rehearsal"))
+    rehearsal = _succeed(platform.run(PIPELINE, hours, dry_run_assets(PIPELINE), Request("demo: rehearsal")))
     if not quiet:
         for step in rehearsal.steps:
             if step.step.asset[0] == DRY_RUN:
                 terminal.show_outcomes(step)
     _require_unchanged(damaged, look(platform))
-    repair = _succeed(platform.run(PIPELINE, hours, _repair_assets(), reason="demo: the repair"))
+    repair = _succeed(platform.run(PIPELINE, hours, _repair_assets(), Request("demo: the repair")))
     progress.say("verifying every hour")
     repaired = look(platform)
     if repaired.gaps:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dagster as dg
@@ -13,10 +13,10 @@ from backfill_platform.definitions import build_definitions, job_name
 from backfill_platform.errors import PermanentError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs, run_range, run_undo
+from backfill_platform.orchestration.request import Request
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
-from backfill_platform.repair.engine import Landing
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.settings import Settings
 from backfill_platform.stack import running_services
@@ -56,12 +56,9 @@ class Platform:
         pipeline: Pipeline,
         hours: HourRange,
         assets: tuple[AssetPath, ...],
-        *,
-        reason: str,
-        contract: object = None,
-        landing: str = Landing.SAFE,
+        request: Request,
     ) -> RunReport:
-        """Materialize the assets for the range, in one Dagster run; `contract` as `Contract.parse` takes it."""
+        """Materialize the assets for the range, in one Dagster run."""
         events: list[Event] = []
 
         def listener(event: Event) -> None:
@@ -74,20 +71,17 @@ class Platform:
             job=job_name(pipeline.name),
             hours=hours,
             assets=assets,
-            reason=reason,
-            requester="command line",
-            contract=contract,
-            landing=landing,
+            request=replace(request, requester="command line"),
         )
         outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
         steps = tuple(event for event in events if isinstance(event, StepFinished))
         return RunReport(result.success, result.run_id, outcomes, steps, _error(result))
 
-    def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None) -> dict[str, Any]:
+    def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None, tenant: str | None = None) -> dict[str, Any]:
         """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
         definitions = build_definitions(self.settings)
         name, who = pipeline.name, "command line"
-        result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, requester=who)
+        result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, tenant=tenant, requester=who)
         if not result.success:
             raise PermanentError(_error(result))
         done: dict[str, Any] = result.output_for_node(f"{name}_undo_op")

@@ -6,6 +6,7 @@ Every setting has a default that works on a fresh machine; production changes it
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -28,8 +29,13 @@ class Settings(BaseSettings):
     )
     clickhouse_url: SecretStr | None = Field(
         None,
-        description="URL of a ClickHouse server that can read the lake's files, such as http://user:secret@host:8123; "
+        description="URL of a ClickHouse server, such as http://user:secret@host:8123; "
         "without one the embedded warehouse is used",
+    )
+    loading: Literal["auto", "pull", "push"] = Field(
+        "auto",
+        description="pull: the warehouse reads the lake's files itself; push: they are sent to it; "
+        "auto: pull with the embedded warehouse, push to a server",
     )
     lake_uri: str | None = Field(None, description="root of the lake's tables; default: file:// below home")
     lake_catalog_uri: str | None = Field(None, description="SQLAlchemy URI of the catalog; default: SQLite below home")

@@ -4,7 +4,6 @@ One op, because only so each hour of a range run gets its own materialization wi
 unmaterialized without holding back the others, and "failed and missing" re-runs exactly those.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -17,27 +16,22 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import format_hour, partition_key
 from backfill_platform.core.identity import repair_id
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
 from backfill_platform.core.tables import Layer
-from backfill_platform.errors import BackfillError, TransientError, UsageError
+from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.partitions import hours_of_run
+from backfill_platform.orchestration.request import Request
 from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
-from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, check_name
 from backfill_platform.warehouse.client import Warehouse
-
-REASON_TAG = "backfill/reason"
-REQUESTER_TAG = "backfill/requester"
-CONTRACT_TAG = "backfill/contract"
-LANDING_TAG = "backfill/landing"
 
 _KINDS: dict[str, set[str]] = {
     Layer.RAW: {"pyspark", "iceberg"},
@@ -78,9 +72,7 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         failed: list[HourOutcome] = []
         try:
             plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
-            with open_context(
-                context, pipeline, connections, context.run.tags.get(REASON_TAG, ""), lambda: spark.spark_session
-            ) as repair:
+            with open_context(context, pipeline, connections, lambda: spark.spark_session) as repair:
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in run(plan, repair):
                     listener(event)
@@ -115,14 +107,14 @@ def open_context(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     pipeline: Pipeline,
     connections: Connections,
-    reason: str,
     spark: Callable[[], Any],
+    reason: str = "",
 ) -> Iterator[Context]:
     """What a repair in this run works with; the warehouse is opened once, when it is first needed.
 
-    Raises UsageError for a contract in the run's tags that cannot be read.
+    Raises UsageError for tags of the run that cannot be read.
     """
-    tags = context.run.tags
+    request = Request.from_tags(context.run.tags)
     with ExitStack() as stack:
 
         @cache
@@ -136,27 +128,16 @@ def open_context(
             warehouse,
             clock=lambda: datetime.now(UTC),
             repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
-            reason=reason,
-            requester=tags.get(REQUESTER_TAG, tags.get("dagster/sensor_name", "dagster")),
+            reason=reason or request.reason,
+            requester=request.requester,
             code_version=version("backfill-platform"),
-            contract=_contract(tags.get(CONTRACT_TAG, "{}")),
+            contract=request.limits(),
             patch_days=connections.patch_days,
-            landing=_landing(tags.get(LANDING_TAG, Landing.SAFE)),
+            landing=request.landing,
+            loading=connections.loading,
+            heal=request.heal,
+            unsealed=request.unsealed,
         )
-
-
-def _landing(text: str) -> Landing:
-    try:
-        return Landing(text)
-    except ValueError:
-        raise UsageError(f"the tag {LANDING_TAG} is one of {', '.join(Landing)}, not '{text}'") from None
-
-
-def _contract(text: str) -> Contract:
-    try:
-        return Contract.parse(json.loads(text))
-    except ValueError as error:
-        raise UsageError(f"the tag {CONTRACT_TAG} is no JSON: {error}") from error
 
 
 def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetSpec]:

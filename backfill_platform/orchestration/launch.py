@@ -1,6 +1,5 @@
 """Running a range in this process, against the instance that the UI shows."""
 
-import json
 import os
 import shutil
 import socket
@@ -13,9 +12,8 @@ import dagster as dg
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.errors import SettingsError
-from backfill_platform.orchestration.assets import CONTRACT_TAG, LANDING_TAG, REASON_TAG, REQUESTER_TAG
 from backfill_platform.orchestration.partitions import range_tags
-from backfill_platform.repair.engine import Landing
+from backfill_platform.orchestration.request import Request
 from backfill_platform.settings import Settings
 
 PROCESS_TAG = "backfill/process"
@@ -89,27 +87,17 @@ def run_range(
     job: str,
     hours: HourRange,
     assets: Collection[AssetPath],
-    reason: str,
-    requester: str,
-    contract: object = None,
-    landing: str = Landing.SAFE,
+    request: Request,
 ) -> dg.ExecuteInProcessResult:
     """Materialize the assets for the range in one run in this process; the UI shows it like any other.
 
     Hours that fail do not raise: the result says so, and the listener of the definitions was told each outcome.
     """
     fail_dead_runs(instance)
-    tags = {
-        **range_tags(hours),
-        REASON_TAG: reason,
-        REQUESTER_TAG: requester,
-        LANDING_TAG: str(landing),
-        PROCESS_TAG: this_process(),
-    }
     return definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         asset_selection=[dg.AssetKey(list(path)) for path in assets],
-        tags=tags if contract is None else {**tags, CONTRACT_TAG: json.dumps(contract)},
+        tags={**range_tags(hours), **request.to_tags(), PROCESS_TAG: this_process()},
         run_config=_QUIET,
         raise_on_error=False,
     )
@@ -122,14 +110,16 @@ def run_undo(
     pipeline: str,
     repair: str,
     hours: HourRange | None,
+    tenant: str | None,
     requester: str,
 ) -> dg.ExecuteInProcessResult:
     """Undo a repair in one run in this process; the result's output says what was taken back."""
     fail_dead_runs(instance)
     bounds = {} if hours is None else {"start": format_hour(hours.start), "end": format_hour(hours.end)}
+    whose = {} if tenant is None else {"tenant": tenant}
     return definitions.resolve_job_def(f"{pipeline}_undo").execute_in_process(
         instance=instance,
-        tags={REQUESTER_TAG: requester, PROCESS_TAG: this_process()},
-        run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds}}}},
+        tags={**Request(requester=requester).to_tags(), PROCESS_TAG: this_process()},
+        run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds, **whose}}}},
         raise_on_error=False,
     )

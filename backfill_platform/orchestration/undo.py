@@ -19,6 +19,7 @@ class UndoConfig(dg.Config):
     repair: str = Field(description="name of the repair, as the ledger and every hour's metadata have it")
     start: str = Field("", description="first hour to undo, UTC, such as 1998-04-30T22; with `end`, else all hours")
     end: str = Field("", description="end of the hours to undo, not included")
+    tenant: str | None = Field(None, description="undo the rows of this tenant only; tables without a tenant column stay")
 
     def hours(self) -> HourRange | None:
         """The chosen hours, None for all. Raises UsageError when only one end is given."""
@@ -35,8 +36,8 @@ def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
     ) -> dict[str, object]:
         try:
-            with open_context(context, pipeline, connections, f"undo of {config.repair}", _no_spark) as repair:
-                tables = list(undo(repair, config.repair, config.hours()))
+            with open_context(context, pipeline, connections, _no_spark, f"undo of {config.repair}") as repair:
+                tables = list(undo(repair, config.repair, config.hours(), config.tenant))
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         for undone in tables:

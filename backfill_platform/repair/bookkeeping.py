@@ -10,10 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backfill_platform.core.contract import ANYTHING
+from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.lake.tables import MAIN, LakeFile
-from backfill_platform.repair.outcomes import HourOutcome
+from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
+from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import schema_hash
 from backfill_platform.warehouse.ledger import PUBLISHING, Ledger, LedgerEntry, Repair
 from backfill_platform.warehouse.preconditions import Mode
@@ -22,6 +24,9 @@ from backfill_platform.warehouse.staging import Staging
 
 if TYPE_CHECKING:
     from backfill_platform.repair.engine import Context
+
+
+_SHOWN = 10
 
 
 def begin(plan: Plan, context: Context) -> None:
@@ -65,6 +70,19 @@ def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, sta
         )
         for outcome in outcomes
     )
+
+
+def check_claims(warehouse: Warehouse, table: Table, net: Mapping[datetime, Fingerprint]) -> dict[datetime, str]:
+    """Whether each hour still is what the last repair of it left, in words; hours that the ledger does not know are absent."""
+    told = {}
+    for hour, entry in Ledger(warehouse).last_published(str(table), list(net)).items():
+        if (entry.server_version, entry.schema_hash) != (warehouse.server_version, schema_hash(table)):
+            told[hour] = f"{entry.repair_id}: not comparable, another server version or schema"
+        elif entry.after == net[hour]:
+            told[hour] = f"{entry.repair_id}: holds"
+        else:
+            told[hour] = f"{entry.repair_id}: changed since, it left {entry.after}"
+    return told
 
 
 class Book:
@@ -128,6 +146,16 @@ class Book:
             )
         self._ledger.append(entries)
         self._ledger.abandon(str(self._staging.table), list(notes or {}), self._context.clock())
+
+    def history(self, hours: Collection[datetime]) -> dict[datetime, tuple[Rows, ...]]:
+        """What the ledger knows of each hour, newest first, as a table for people."""
+        found: dict[datetime, list[tuple[Fact, ...]]] = {}
+        for entry in self._ledger.read(target=str(self._staging.table), hours=hours, limit=1_000_000, each=_SHOWN):
+            did = f"{entry.mode}: {entry.status}"
+            line = (f"{entry.finished_at:%Y-%m-%d %H:%M}", entry.repair_id, did, entry.cancels, entry.states, entry.reason)
+            found.setdefault(entry.hour, []).append(line)
+        columns = ("finished (UTC)", "repair", "did", "cancels", "states", "reason")
+        return {hour: (Rows("ledger", columns, tuple(lines)),) for hour, lines in found.items()}
 
     def _entry(self, result: HourPublish, status: str, **more: Any) -> LedgerEntry:
         table = self._staging.table

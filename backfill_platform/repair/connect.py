@@ -10,6 +10,7 @@ from backfill_platform.lake.tables import Lake
 from backfill_platform.settings import Settings
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.embedded import running_url
+from backfill_platform.warehouse.staging import Loading
 
 
 class Connections:
@@ -18,6 +19,9 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.patch_days = settings.patch_days
+        embedded = settings.clickhouse_url is None
+        asked = ("pull" if embedded else "push") if settings.loading == "auto" else settings.loading
+        self.loading = Loading(asked)
 
     def lake(self) -> Lake:
         """The lake, its catalog's folder made where it is a local file.

@@ -19,6 +19,7 @@ from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.outdated import decided_since
 from backfill_platform.warehouse.preconditions import target_exists
+from backfill_platform.warehouse.staging import Loading, file_fingerprints
 
 Prints = Mapping[datetime, Fingerprint]
 
@@ -46,7 +47,7 @@ class Survey:
     gaps: tuple[Gap, ...]
 
 
-def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehouse) -> Survey:
+def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehouse, loading: Loading = Loading.PULL) -> Survey:
     """Look at every table of the pipeline over the half-open range of hours."""
     states: list[TableState] = []
     gaps: list[Gap] = []
@@ -60,7 +61,7 @@ def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehous
         else:
             gaps += lake_gaps(str(table), str(node.reads), hours, here, built[node.reads.path])
         if node.published:
-            state = _with_fingerprints(state, hours, lake.files(table, hours), warehouse)
+            state = _with_fingerprints(state, hours, lake.files(table, hours), warehouse, loading)
             # An hour that the lake does not have is built first; until then there is nothing to compare with.
             comparable = [hour for hour in hours if hour in here]
             gaps += warehouse_gaps(f"warehouse/{table.name}", comparable, state.lake, state.net, state.final)
@@ -77,9 +78,11 @@ def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehous
     return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)))
 
 
-def _with_fingerprints(state: TableState, hours: HourRange, files: list[LakeFile], warehouse: Warehouse) -> TableState:
+def _with_fingerprints(
+    state: TableState, hours: HourRange, files: list[LakeFile], warehouse: Warehouse, loading: Loading
+) -> TableState:
     table, every = state.table, list(hours)
-    lake = fingerprints.files(warehouse, table, every, [file.path for file in files])
+    lake = file_fingerprints(warehouse, table, every, [file.uri for file in files], loading)
     if target_exists(warehouse, table):
         net, final = fingerprints.net(warehouse, table, every), fingerprints.final(warehouse, table, every)
     else:

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from backfill_platform.core.hours import HOUR
-from backfill_platform.core.plan import Plan, Step, read_bounds
+from backfill_platform.core.plan import Action, Plan, Step, read_bounds
+from backfill_platform.core.tables import Table
+from backfill_platform.errors import PreconditionError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.preconditions import check_target, target_exists
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,28 @@ class Explained:
     explanation: str
 
 
-def explain(plan: Plan, pipeline: Pipeline, lake: Lake) -> Iterator[Explained]:
-    """Each step of the plan, in order. Files are those of the first reading; open keys may add some."""
+def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) -> Iterator[Explained]:
+    """Each step of the plan, in order. Files are those of the first reading; open keys may add some.
+
+    A step that compares with the warehouse says how it would publish, or why the table there cannot be repaired.
+    """
     for step in plan.steps:
         table = step.node.table
         reads, files, pruned = _reads(step, pipeline, lake)
         rows = sum(lake.rows_by_hour(table, step.hours).values())
-        yield Explained("/".join(step.asset), str(step.action), reads, files, pruned, rows, step.explanation)
+        text = step.explanation
+        if step.action in (Action.DRY_RUN, Action.PUBLISH):
+            text += f" ({_publishing(warehouse, table)})"
+        yield Explained("/".join(step.asset), str(step.action), reads, files, pruned, rows, text)
+
+
+def _publishing(warehouse: Warehouse, table: Table) -> str:
+    if not target_exists(warehouse, table):
+        return f"{table} is created by the first publish"
+    try:
+        return check_target(warehouse, table).why
+    except PreconditionError as error:
+        return str(error)
 
 
 def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, int, int]:

@@ -70,8 +70,12 @@ def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile],
     if publishes:
         drop_patches(warehouse, table, older_than_days=context.patch_days)
     book.close(results, files, _quarantined(step, context, hours), suspect)
+    history = book.history(hours) if publishes else {}
     outcomes = [
-        _outcome(step, result, prepared, objections.get(result.hour), suspect.get(result.hour, "")) for result in results
+        _outcome(
+            step, result, prepared, objections.get(result.hour), suspect.get(result.hour, ""), history.get(result.hour, ())
+        )
+        for result in results
     ]
     return outcomes, {"published_by": staging.target.why, **_totals(results)}
 
@@ -118,7 +122,14 @@ def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> d
     return {hour: found.get(hour, 0) for hour in hours}
 
 
-def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: BackfillError | None, suspect: str) -> HourOutcome:
+def _outcome(
+    step: Step,
+    result: HourPublish,
+    prepared: Prepared,
+    objection: BackfillError | None,
+    suspect: str,
+    history: tuple[Rows, ...],
+) -> HourOutcome:
     diff = prepared.diffs.get(result.hour)
     facts: dict[str, Fact] = {
         "status": str(result.status),
@@ -157,7 +168,7 @@ def _outcome(step: Step, result: HourPublish, prepared: Prepared, objection: Bac
         description=str(objection or "the difference stays within the contract of the repair"),
     )
     tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
-    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), tables)
+    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), (*tables, *history))
 
 
 def _prints(result: HourPublish) -> dict[str, Fact]:

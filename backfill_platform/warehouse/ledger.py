@@ -165,8 +165,12 @@ class Ledger:
         target: str | None = None,
         hours: Collection[datetime] | None = None,
         limit: int = 1000,
+        each: int | None = None,
     ) -> list[LedgerEntry]:
-        """The newest entries first, at most `limit`; of one pipeline, one target and some hours only if these are given."""
+        """The newest entries first, at most `limit`; of one pipeline, one target and some hours only if these are given.
+
+        `each` is the most entries for one hour of one target.
+        """
         conditions = ["true"]
         bound: dict[str, Any] = {"limit": limit}
         if pipeline is not None:
@@ -181,10 +185,16 @@ class Ledger:
                 "{ranges:Array(Tuple(UInt32, UInt32))})"
             )
             bound["ranges"] = [(_at(each.start), _at(each.end)) for each in merge_hours(hours)]
-        rows = self._warehouse.rows(
+        newest = (
             f"SELECT {', '.join(_COLUMNS)} FROM {_LEDGER} WHERE {' AND '.join(conditions)} "
             "ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode "
-            "LIMIT 1 BY repair_id, attempt_id, target, hour, mode LIMIT {limit:UInt32}",
+            "LIMIT 1 BY repair_id, attempt_id, target, hour, mode"
+        )
+        if each is not None:
+            newest = f"SELECT * FROM ({newest}) LIMIT {{each:UInt32}} BY target, hour"
+            bound["each"] = each
+        rows = self._warehouse.rows(
+            f"SELECT * FROM ({newest}) ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode LIMIT {{limit:UInt32}}",
             parameters=bound,
             settings={"use_query_cache": 0},
             doing="reading the ledger",

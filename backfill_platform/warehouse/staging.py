@@ -23,6 +23,7 @@ from typing import Any
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
+from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import column_definitions, database_statement
 from backfill_platform.warehouse.leases import LEASE_SECONDS, Lease, live_holders
@@ -301,6 +302,29 @@ class Staging:
                 "nothing was published, load again"
             )
         return sum(loaded.values())
+
+
+def file_fingerprints(
+    warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
+) -> fingerprints.Fingerprints:
+    """Fingerprints of the lake's files, with their values in the types of the target. Rows of other hours do not count.
+
+    Files that are pushed go through a table that is gone afterwards. Raises as `Staging.load_files` does.
+    """
+    if loading is Loading.PULL or not uris:
+        return fingerprints.files(warehouse, table, hours, uris)
+    warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
+    scratch = qualified(STAGING_DATABASE, f"__bf_scratch_{uuid.uuid4().hex}")
+    warehouse.command(
+        f"CREATE TABLE {scratch} ({', '.join(column_definitions(table))}) ENGINE = MergeTree ORDER BY tuple() "
+        f"SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS}",
+        doing=f"creating a table to look at {table} of the lake",
+    )
+    try:
+        push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=_INSERT_SETTINGS)
+        return fingerprints.states(warehouse, table, hours, source=scratch)
+    finally:
+        warehouse.command(f"DROP TABLE IF EXISTS {scratch} SYNC", doing=f"dropping {scratch}")
 
 
 def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:
