@@ -22,6 +22,7 @@ from backfill_platform.pipelines import clickstream
 from backfill_platform.settings import Settings
 from backfill_platform.spark.checks import HourRule
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.staging import Loading
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.repair.world import World, with_rule
 
@@ -47,6 +48,7 @@ class Opened:
     def __init__(self, world: World) -> None:
         self.world = world
         self.patch_days = 30
+        self.loading = Loading.PULL
 
     def lake(self) -> Any:
         return self.world.lake
