@@ -181,6 +181,8 @@ def _engine(table: Table, found: Row) -> Iterator[str]:
         yield f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({SIGN})"
     elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != SIGN:
         yield f"it collapses by another column than {SIGN}; recreate it with {engine.removeprefix('Replicated')}({SIGN}, ...)"
+    if re.search(r"table_readonly = 1\b", full):
+        yield "it is read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 makes it writable"
 
 
 def _keys(table: Table, found: Row, version: str | None) -> Iterator[str]:
