@@ -144,15 +144,13 @@ def write_and_audit(
     """
     marked = marked.persist()
     try:
-        judged = _judge(marked, table, rules, measures)
+        judged = judge(marked, table, rules, measures, payload)
         judged = _ask_pandera(marked, table, rules, judged)
         _stage(marked.where(is_good()).select(*table.column_names), lake, table, hours, repair, sort_by)
         rejects = quarantine_of(table)
         reason = F.concat_ws("; ", FAILED).alias("reason")
         rejected = marked.where(~is_good()).select(F.col(table.hour).alias("hour"), reason, payload.alias("payload"))
         if any(found.failures for found in judged.values()):
-            samples = _samples(marked, table, payload)
-            judged = {hour: replace(found, samples=samples.get(hour, {})) for hour, found in judged.items()}
             _stage(rejected, lake, rejects, hours, repair, ())
         else:
             lake.stage(rejects, repair, hours, {})
@@ -180,30 +178,44 @@ def _stage(
     lake.stage(table, repair, hours, files)
 
 
-def _judge(marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]) -> dict[datetime, HourAudit]:
-    """Counts, failures, hour rules and measures of each hour, in one pass where all rows are good."""
-    total = F.count("*").alias("computed")
-    failures = [F.count_if(F.array_contains(FAILED, rule.name)).alias(f"failed_{n}") for n, rule in enumerate(rules.rows)]
+def judge(
+    marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column], payload: Column
+) -> dict[datetime, HourAudit]:
+    """Counts, failures with samples, hour rules and measures of each hour: in one pass where all rows are good."""
+    counts = (F.count("*").alias("computed"), F.count_if(~is_good()).alias("rejected"))
     over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
-    found_rows = marked.groupBy(_epoch(table)).agg(total, *failures, *over_good).collect()
+    found_rows = marked.groupBy(_epoch(table)).agg(*counts, *over_good).collect()
     if homeless := sum(row["computed"] for row in found_rows if row["epoch"] is None):
         raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was written")
     by_hour = {_utc(row): row for row in found_rows}
-    verdicts = by_hour
-    if over_good and any(row[f"failed_{n}"] for row in by_hour.values() for n in range(len(failures))):
-        verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
+    verdicts, failures = by_hour, {}
+    if any(row["rejected"] for row in by_hour.values()):
+        failures = _failures(marked, table, payload)
+        if over_good:
+            verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
     audits = {}
     for hour, row in by_hour.items():
-        found = verdicts.get(hour)
+        found, failed = verdicts.get(hour), failures.get(hour, {})
         audits[hour] = HourAudit(
             computed=row["computed"],
-            failures={rule.name: row[f"failed_{n}"] for n, rule in enumerate(rules.rows) if row[f"failed_{n}"]},
+            failures={rule.name: failed[rule.name][0] for rule in rules.rows if rule.name in failed},
+            samples={rule.name: failed[rule.name][1] for rule in rules.rows if rule.name in failed},
             # An hour without a good row has no verdict; it is refused as a whole.
             broken={rule.name: "" for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]},
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
         )
     return audits
+
+
+def _failures(marked: DataFrame, table: Table, payload: Column) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
+    """For each hour and row rule how many rows failed it, and the first few of them, the same ones whoever computes them."""
+    rejected = marked.where(~is_good()).select(_epoch(table), F.explode(FAILED).alias("rule"), payload.alias("payload"))
+    first = F.min_by(F.left("payload", F.lit(_SAMPLE_LETTERS)), "payload", _SAMPLE_ROWS)
+    failures: dict[datetime, dict[str, tuple[int, tuple[str, ...]]]] = {}
+    for row in rejected.groupBy("epoch", "rule").agg(F.count("*").alias("rows"), first.alias("samples")).collect():
+        failures.setdefault(_utc(row), {})[row["rule"]] = (row["rows"], tuple(row["samples"]))
+    return failures
 
 
 def _ask_pandera(
@@ -220,16 +232,6 @@ def _ask_pandera(
         errors = {rule.name: rule.find_error(rows)[:_SAMPLE_LETTERS] for rule in rules.by_pandera}
         found[hour] = replace(audit, broken={**audit.broken, **{name: error for name, error in errors.items() if error}})
     return found
-
-
-def _samples(marked: DataFrame, table: Table, payload: Column) -> dict[datetime, dict[str, tuple[str, ...]]]:
-    """For each hour and row rule the first few rows that failed it, cut to size; the same ones whoever computes them."""
-    rejected = marked.where(~is_good()).select(_epoch(table), F.explode(FAILED).alias("rule"), payload.alias("payload"))
-    first = F.min_by(F.left("payload", F.lit(_SAMPLE_LETTERS)), "payload", _SAMPLE_ROWS)
-    samples: dict[datetime, dict[str, tuple[str, ...]]] = {}
-    for row in rejected.groupBy("epoch", "rule").agg(first.alias("rows")).orderBy("epoch", "rule").collect():
-        samples.setdefault(_utc(row), {})[row["rule"]] = tuple(row["rows"])
-    return samples
 
 
 def _epoch(table: Table) -> Column:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from pandera.config import ValidationDepth, config_context
@@ -105,9 +107,14 @@ def require_columns(frame: DataFrame, rules: Rules, table: str) -> DataFrame:
 
 def mark_failures(frame: DataFrame, rules: Rules) -> DataFrame:
     """The frame with `_failed`: the names of the row rules that the row does not meet, empty for a good row."""
-    # A NULL verdict falls into `otherwise`: what is not known to hold has failed.
-    marks = [F.when(rule.holds(), F.lit(None)).otherwise(F.lit(rule.name)) for rule in rules.rows]
-    failed = F.array_compact(F.array(*marks)) if marks else F.array().cast("array<string>")
+    empty = F.array().cast("array<string>")
+    if not rules.rows:
+        return frame.withColumn(FAILED, empty)
+    verdicts = [rule.holds() for rule in rules.rows]
+    # A NULL verdict falls into `otherwise`, both times: what is not known to hold has failed. The names of what failed are only
+    # put together for rows that failed something, which halves the time.
+    marks = [F.when(holds, F.lit(None)).otherwise(F.lit(rule.name)) for rule, holds in zip(rules.rows, verdicts, strict=True)]
+    failed = F.when(reduce(and_, verdicts), empty).otherwise(F.array_compact(F.array(*marks)))
     return frame.withColumn(FAILED, failed)
 
 
