@@ -23,14 +23,14 @@ from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.request import Request
-from backfill_platform.orchestration.show import column_schema, facts_metadata, hour_metadata, range_overview
-from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
+from backfill_platform.orchestration.show import check_metadata, column_schema, facts_metadata, hour_metadata, range_overview
+from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
-from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, check_name
+from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
 from backfill_platform.warehouse.client import Warehouse
 
 _KINDS: dict[str, set[str]] = {
@@ -180,7 +180,7 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
     """The checks of all assets of the pipeline; each is evaluated per hour inside the run, before anything is written."""
     specs = []
     for node in pipeline.nodes:
-        names = [*AUDIT_CHECKS, *_rule_checks(pipeline.declared(node.table.name))]
+        names = [*AUDIT_CHECKS, *(check_name(rule.name) for rule in pipeline.rules(node.table.name).blocking)]
         by_asset = {node.table.path: names}
         if node.published:
             by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
@@ -206,10 +206,6 @@ def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-def _rule_checks(declared: RawTable | DerivedTable) -> list[str]:
-    return [check_name(rule.name) for rule in declared.rules if isinstance(rule, HourRule)]
 
 
 def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
@@ -260,7 +256,7 @@ def _evaluations(
                     partition=key,
                     severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
                     description=check.description,
-                    metadata=facts_metadata(check.facts),
+                    metadata=check_metadata(check),
                     target_materialization_data=judged,
                 )
 

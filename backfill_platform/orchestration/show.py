@@ -6,7 +6,7 @@ import dagster as dg
 
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.tables import Table
-from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
+from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 
 _BAR = 12
 _MOST_HOURS = 200
@@ -14,11 +14,12 @@ _MOST_HOURS = 200
 
 def hour_metadata(outcome: HourOutcome, repair_id: str) -> dict[str, dg.MetadataValue]:
     """The facts of an hour, and its tables as Markdown."""
-    metadata = facts_metadata(outcome.facts)
-    for rows in outcome.tables:
-        metadata[rows.title] = dg.MetadataValue.md(markdown(rows))
-    metadata["repair"] = dg.MetadataValue.text(repair_id)
-    return metadata
+    return {**_metadata(outcome.facts, outcome.tables), "repair": dg.MetadataValue.text(repair_id)}
+
+
+def check_metadata(check: CheckResult) -> dict[str, dg.MetadataValue]:
+    """What a check found, with its sample rows as Markdown."""
+    return _metadata(check.facts, check.tables)
 
 
 def facts_metadata(facts: Mapping[str, Fact]) -> dict[str, dg.MetadataValue]:
@@ -76,6 +77,10 @@ def column_schema(table: Table) -> dg.TableSchema:
             for column in table.columns
         ]
     )
+
+
+def _metadata(facts: Mapping[str, Fact], tables: Sequence[Rows]) -> dict[str, dg.MetadataValue]:
+    return {**facts_metadata(facts), **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in tables}}
 
 
 def _cell(value: Fact) -> str:

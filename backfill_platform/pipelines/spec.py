@@ -20,7 +20,8 @@ from backfill_platform.core.plan import Node
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError
-from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name, rules_of
+from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
+from backfill_platform.spark.schema_rules import rules_of
 from backfill_platform.streams.files import FileSource
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Pipeline:
                         f"{', '.join(lacking)}"
                     )
         for name in known:
-            names = [check_name(rule.name) for rule in self.rules(name).hours]
+            names = [check_name(rule.name) for rule in self.rules(name).blocking]
             if clash := sorted({one for one in names if names.count(one) > 1 or one in AUDIT_CHECKS}):
                 raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
 

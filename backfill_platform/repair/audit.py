@@ -6,6 +6,7 @@ is not promoted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import Lake, quarantine_of
-from backfill_platform.repair.outcomes import CheckResult
+from backfill_platform.repair.outcomes import CheckResult, Rows
 from backfill_platform.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name, is_good
 from backfill_platform.spark.reader import within
 from backfill_platform.spark.writer import write_by_hour
@@ -25,26 +26,42 @@ from backfill_platform.spark.writer import write_by_hour
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+SAMPLES = "samples of what failed"
+_SAMPLE_ROWS = 3
+_SAMPLE_LETTERS = 500
+
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class HourAudit:
-    """What was computed for an hour and what became of it. `failures` counts rows by the row rule that they failed."""
+    """What was computed for an hour and what became of it.
+
+    `failures` counts rows by the row rule that they failed, and `samples` shows a few of them; `broken` names the rules that
+    the hour as a whole does not meet, with what is known of why. `intake` counts what was read, and `miscount` says what
+    of it is not accounted for.
+    """
 
     computed: int = 0
     written: int = 0
     quarantined: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()
+    samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, int] = field(default_factory=dict)
+    intake: Mapping[str, int] = field(default_factory=dict)
+    miscount: str = ""
 
     @property
     def adds_up(self) -> bool:
-        """Rows in = rows out + quarantined; the right side is counted from the files written."""
-        return self.computed == self.written + self.quarantined
+        """Rows in = rows out + quarantined, the right side counted from the files written; and all that was read is in."""
+        return not self.miscount and self.computed == self.written + self.quarantined
 
     @property
     def error(self) -> str:
         """Why the hour must not be promoted, or nothing."""
+        if self.miscount:
+            return self.miscount
         if self.broken:
             return f"failed {', '.join(self.broken)}"
         if self.computed and not self.written:
@@ -59,7 +76,12 @@ class HourAudit:
         if self.written >= rows:
             return self
         what = f"keeping its rows: {rows} rows have landed, and the source now gives {self.written}"
-        return replace(self, broken=(*self.broken, f"{what} (the run tag backfill/landing=replace allows it)"))
+        return replace(self, broken={**self.broken, f"{what} (the run tag backfill/landing=replace allows it)": ""})
+
+    def having_read(self, rows: int, *, deduplicated: int | None = None, miscount: str = "") -> HourAudit:
+        """The audit with what was read for the hour, and why that does not add up if it does not."""
+        copies = {} if deduplicated is None else {"deduplicated": deduplicated}
+        return replace(self, intake={"rows_read": rows, **copies}, miscount=miscount)
 
     def checks(self, rules: Rules) -> tuple[CheckResult, ...]:
         """The verdicts of the hour: all row rules together, each hour rule, and the counts."""
@@ -69,19 +91,30 @@ class HourAudit:
             blocking=False,
             description="every row meets the schema; the others are in quarantine with the reason",
             facts={"quarantined": self.quarantined, **self.failures},
+            tables=self._sample_rows(),
         )
         hours = tuple(
-            CheckResult(check_name(rule.name), rule.name not in self.broken, blocking=True, description=rule.description)
-            for rule in rules.hours
+            CheckResult(
+                check_name(rule.name),
+                rule.name not in self.broken,
+                blocking=True,
+                description=rule.description,
+                facts={"found": found} if (found := self.broken.get(rule.name)) else {},
+            )
+            for rule in rules.blocking
         )
         counts = CheckResult(
             ROWS_ADD_UP,
             self.adds_up,
             blocking=True,
-            description="rows computed = rows written + rows quarantined",
-            facts={"computed": self.computed, "written": self.written, "quarantined": self.quarantined},
+            description="what was read is kept or a duplicate, and rows computed = rows written + rows quarantined",
+            facts={**self.intake, "computed": self.computed, "written": self.written, "quarantined": self.quarantined},
         )
         return (rows, counts, *hours)
+
+    def _sample_rows(self) -> tuple[Rows, ...]:
+        shown = tuple((rule, row) for rule, rows in self.samples.items() for row in rows)
+        return (Rows(SAMPLES, ("check", "row"), shown),) if shown else ()
 
 
 def owned(rows: DataFrame, hour: str, hours: Collection[datetime]) -> DataFrame:
@@ -111,7 +144,8 @@ def write_and_audit(
     """
     marked = marked.persist()
     try:
-        judged = _judge(marked, table, rules, measures)
+        judged = judge(marked, table, rules, measures, payload)
+        judged = _ask_pandera(marked, table, rules, judged)
         _stage(marked.where(is_good()).select(*table.column_names), lake, table, hours, repair, sort_by)
         rejects = quarantine_of(table)
         reason = F.concat_ws("; ", FAILED).alias("reason")
@@ -144,30 +178,60 @@ def _stage(
     lake.stage(table, repair, hours, files)
 
 
-def _judge(marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]) -> dict[datetime, HourAudit]:
-    """Counts, failures, hour rules and measures of each hour, in one pass where all rows are good."""
-    total = F.count("*").alias("computed")
-    failures = [F.count_if(F.array_contains(FAILED, rule.name)).alias(f"failed_{n}") for n, rule in enumerate(rules.rows)]
+def judge(
+    marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column], payload: Column
+) -> dict[datetime, HourAudit]:
+    """Counts, failures with samples, hour rules and measures of each hour: in one pass where all rows are good."""
+    counts = (F.count("*").alias("computed"), F.count_if(~is_good()).alias("rejected"))
     over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
-    found_rows = marked.groupBy(_epoch(table)).agg(total, *failures, *over_good).collect()
+    found_rows = marked.groupBy(_epoch(table)).agg(*counts, *over_good).collect()
     if homeless := sum(row["computed"] for row in found_rows if row["epoch"] is None):
         raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was written")
     by_hour = {_utc(row): row for row in found_rows}
-    verdicts = by_hour
-    if over_good and any(row[f"failed_{n}"] for row in by_hour.values() for n in range(len(failures))):
-        verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
+    verdicts, failures = by_hour, {}
+    if any(row["rejected"] for row in by_hour.values()):
+        failures = _failures(marked, table, payload)
+        if over_good:
+            verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
     audits = {}
     for hour, row in by_hour.items():
-        found = verdicts.get(hour)
+        found, failed = verdicts.get(hour), failures.get(hour, {})
         audits[hour] = HourAudit(
             computed=row["computed"],
-            failures={rule.name: row[f"failed_{n}"] for n, rule in enumerate(rules.rows) if row[f"failed_{n}"]},
+            failures={rule.name: failed[rule.name][0] for rule in rules.rows if rule.name in failed},
+            samples={rule.name: failed[rule.name][1] for rule in rules.rows if rule.name in failed},
             # An hour without a good row has no verdict; it is refused as a whole.
-            broken=tuple(rule.name for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]),
+            broken={rule.name: "" for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]},
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
         )
     return audits
+
+
+def _failures(marked: DataFrame, table: Table, payload: Column) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
+    """For each hour and row rule how many rows failed it, and the first few of them, the same ones whoever computes them."""
+    rejected = marked.where(~is_good()).select(_epoch(table), F.explode(FAILED).alias("rule"), payload.alias("payload"))
+    first = F.min_by(F.left("payload", F.lit(_SAMPLE_LETTERS)), "payload", _SAMPLE_ROWS)
+    failures: dict[datetime, dict[str, tuple[int, tuple[str, ...]]]] = {}
+    for row in rejected.groupBy("epoch", "rule").agg(F.count("*").alias("rows"), first.alias("samples")).collect():
+        failures.setdefault(_utc(row), {})[row["rule"]] = (row["rows"], tuple(row["samples"]))
+    return failures
+
+
+def _ask_pandera(
+    marked: DataFrame, table: Table, rules: Rules, judged: Mapping[datetime, HourAudit]
+) -> dict[datetime, HourAudit]:
+    """The audits with the verdicts of pandera on the good rows of each hour: no chunking of a range changes them."""
+    if rules.by_pandera:
+        names = ", ".join(rule.name for rule in rules.by_pandera)
+        passes = len(rules.by_pandera) * len(judged)
+        _log.warning("%s: %s: checked by pandera, in %d extra passes", table, names, passes)
+    found = {}
+    for hour, audit in judged.items():
+        rows = marked.where(is_good() & (F.col(table.hour) == F.lit(hour))).select(*table.column_names)
+        errors = {rule.name: rule.find_error(rows)[:_SAMPLE_LETTERS] for rule in rules.by_pandera}
+        found[hour] = replace(audit, broken={**audit.broken, **{name: error for name, error in errors.items() if error}})
+    return found
 
 
 def _epoch(table: Table) -> Column:

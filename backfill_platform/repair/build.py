@@ -16,9 +16,9 @@ from backfill_platform.core.windows import Stretch, UntilClosed
 from backfill_platform.lake.tables import MAIN, Lake
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
-from backfill_platform.repair.land import without_duplicates
 from backfill_platform.repair.outcomes import Fact
 from backfill_platform.spark.checks import mark_failures, require_columns
+from backfill_platform.spark.dedupe import Counts, Deduplicated, without_duplicates
 from backfill_platform.spark.reader import RangeRead, read_range
 from backfill_platform.spark.sessions import micros
 
@@ -76,7 +76,9 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
     from_raw = source == pipeline.raw.table
     branch = repair if step.from_branch else MAIN
     time = pipeline.raw.event_time if from_raw else source.hour
+    same_event = pipeline.raw.same_event if from_raw else ()
     reads, frames = [], []
+    once: list[tuple[Stretch, Deduplicated]] = []
     for part in parts:
         read = read_range(
             spark,
@@ -88,7 +90,11 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
             origin=pipeline.start,
             horizon=part.horizon if from_raw else _END_OF_TIME,
         )
-        rows = without_duplicates(read.rows, pipeline.raw.same_event) if from_raw else read.rows
+        rows = read.rows
+        if same_event:
+            deduplicated = without_duplicates(rows, same_event, time, part.hours)
+            once.append((part, deduplicated))
+            rows = deduplicated.rows
         built = owned(declared.build(rows), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.horizon) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
@@ -110,7 +116,23 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
     finally:
         for read in reads:
             read.release()
+    for part, deduplicated in once:
+        counts = deduplicated.counts()
+        audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
+    if not from_raw:
+        there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
+        audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
     return Built(audits, tuple(reads), len(lake.files(source, branch=branch)))
+
+
+def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None) -> HourAudit:
+    """The audit with the events of the hour: read, and dropped as duplicates. Nothing is said where Spark did not read all."""
+    if counts is None:
+        return audit
+    read, kept = counts.read.get(hour, 0), counts.kept.get(hour, 0)
+    lost = counts.events - counts.accounted_for
+    miscount = f"of {counts.events} events read, {lost} are neither kept nor duplicates" if lost else ""
+    return audit.having_read(read, deduplicated=read - kept, miscount=miscount)
 
 
 def _with_is_open(rows: DataFrame, ahead: UntilClosed, horizon: datetime) -> DataFrame:

@@ -176,6 +176,7 @@ def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Co
         facts: dict[str, Fact] = {
             "dagster/row_count": audit.written,
             "rows": audit.written,
+            **audit.intake,
             "quarantined": audit.quarantined,
             **audit.measures,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -36,11 +36,11 @@ def land(
     parsed = raw.parse(lines)
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
-    given, returned = lines.count(), parsed.count()
-    if given != returned:
-        raise CheckFailed(f"{table}: the parser made {returned} rows of {given} lines; it must return each line once")
     placed = pipeline.source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
+    given, read = lines.count(), _lines_by_hour(parsed, table.hour)
+    if given != (returned := sum(read.values())):
+        raise CheckFailed(f"{table}: the parser made {returned} rows of {given} lines; it must return each line once")
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     parsed = owned(parsed, table.hour, hours)
     rules = pipeline.rules(raw.name)
@@ -52,14 +52,22 @@ def land(
     rules = replace(rules, rows=(*rules.rows, *own))
     marked = mark_failures(parsed, rules)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
-    return write_and_audit(
+    audits = write_and_audit(
         marked, lake, table, rules, hours, repair, payload=F.col("line"), measures=measures, sort_by=(raw.event_time,)
     )
+    return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
 
 
-def without_duplicates(events: DataFrame, same_event: tuple[str, ...]) -> DataFrame:
-    """The events, each once however often it was delivered."""
-    return events.dropDuplicates(list(same_event)) if same_event else events
+def _all_lines(audit: HourAudit, lines: int) -> HourAudit:
+    """The audit of an hour that had so many lines when they were counted. The lines were read again to land them."""
+    same = lines == audit.computed
+    return audit.having_read(lines, miscount="" if same else f"{lines} lines counted, but {audit.computed} landed")
+
+
+def _lines_by_hour(parsed: DataFrame, hour: str) -> dict[datetime, int]:
+    """How many lines each ingestion hour has. Collected as numbers: PySpark turns timestamps into the machine's local time."""
+    found = parsed.groupBy(F.unix_seconds(hour).alias("epoch")).count().collect()
+    return {datetime.fromtimestamp(row["epoch"], UTC): row["count"] for row in found}
 
 
 def _duplicates(same_event: tuple[str, ...]) -> Column:

@@ -10,6 +10,15 @@ Fact = int | float | str | bool
 
 
 @dataclass(frozen=True)
+class Rows:
+    """A small table for people: a title, column names and rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Fact, ...], ...]
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """One check of one hour. Only a blocking check keeps the hour from being written."""
 
@@ -18,15 +27,7 @@ class CheckResult:
     blocking: bool
     description: str = ""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A small table for people: a title, column names and rows."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Fact, ...], ...]
+    tables: tuple[Rows, ...] = ()
 
 
 @dataclass(frozen=True)

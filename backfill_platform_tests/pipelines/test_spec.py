@@ -49,7 +49,7 @@ def test_tables_follow_from_the_schemas() -> None:
         (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="at")), "'at' is not a column"),
         (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="bytes")), "must be a timestamp that is not nullable"),
         (lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))), "its schema needs started_at"),
-        (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH, CLASH)),)), "several checks named rows_valid"),
+        (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH,)),)), "several checks named rows_valid"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
         (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),
         (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),

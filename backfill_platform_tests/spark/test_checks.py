@@ -3,11 +3,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as T
 import pytest
-from pandera.pyspark import DataFrameModel, Field, check
+from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
 from backfill_platform.errors import SpecError
-from backfill_platform.spark.checks import FAILED, HourRule, RowRule, is_good, mark_failures, require_columns, rules_of
+from backfill_platform.spark.checks import FAILED, HourRule, RowRule, is_good, mark_failures, require_columns
+from backfill_platform.spark.schema_rules import rules_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,16 +31,17 @@ class Everything(DataFrameModel):
     starts: T.StringType = Field(str_startswith="a")
     ends: T.StringType = Field(str_endswith="z")
     length: T.StringType = Field(str_length={"min_value": 1, "max_value": 2})
+    exactly: T.StringType = Field(str_length={"exact_value": 2})
     optional: T.LongType = Field(nullable=True, ge=1)
 
 
 GOOD: dict[str, Any] = {
     "equal": 1, "unequal": 2, "above": 2, "at_least": 1, "below": 0, "at_most": 1, "between": 1, "one_of": "b", "none_of": "c",
-    "matches": "a1x", "contains": "x1", "starts": "ab", "ends": "yz", "length": "xy", "optional": None,
+    "matches": "a1x", "contains": "x1", "starts": "ab", "ends": "yz", "length": "xy", "exactly": "xy", "optional": None,
 }  # fmt: skip
 BAD: dict[str, Any] = {
     "equal": 2, "unequal": 1, "above": 1, "at_least": 0, "below": 1, "at_most": 2, "between": 3, "one_of": "c", "none_of": "a",
-    "matches": "xa1", "contains": "x", "starts": "ba", "ends": "zy", "length": "xyz", "optional": 0,
+    "matches": "xa1", "contains": "x", "starts": "ba", "ends": "zy", "length": "xyz", "exactly": "x", "optional": 0,
 }  # fmt: skip
 
 
@@ -98,43 +100,6 @@ def test_hour_rules_are_kept_apart() -> None:
     rules = rules_of(Everything, [rule])
     assert rules.hours == (rule,)
     assert rule not in rules.rows
-
-
-class OwnCheck(DataFrameModel):
-    """A check that is a function of the user's."""
-
-    a: T.LongType = Field()
-
-    @check("a")
-    def _positive(cls, column: Any) -> bool:
-        return True
-
-
-class UniqueTogether(DataFrameModel):
-    """A check of the whole frame."""
-
-    a: T.LongType = Field()
-
-    class Config:
-        unique = ["a"]
-
-
-class ExactLength(DataFrameModel):
-    """A check of which pandera knows more than is compiled."""
-
-    a: T.StringType = Field(str_length={"exact_value": 3})
-
-
-class OnlyAWarning(DataFrameModel):
-    """A check that would not enforce anything."""
-
-    a: T.LongType = Field(ge=0, raise_warning=True)
-
-
-@pytest.mark.parametrize("schema", [OwnCheck, UniqueTogether, ExactLength, OnlyAWarning])
-def test_a_check_that_cannot_be_compiled_is_refused_when_declared(schema: type) -> None:
-    with pytest.raises(SpecError, match="RowRule"):
-        rules_of(schema)
 
 
 def test_a_transform_must_return_the_declared_columns(spark: "SparkSession") -> None:

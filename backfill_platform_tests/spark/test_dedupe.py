@@ -1,0 +1,53 @@
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from backfill_platform.spark.dedupe import without_duplicates
+from backfill_platform_tests.events import T0, hour
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TYPES = "at timestamp, client long, note string, ingested long"
+TWICE = (T0, 1, None, 1)
+LATE_COPY = (T0, 1, None, 2)
+ONCE = (T0 + timedelta(minutes=59), 1, None, 1)
+NEXT_HOUR = (hour(1), 2, "a", 1)
+OUTSIDE = (hour(5), 3, "a", 1)
+EVENTS = [TWICE, LATE_COPY, ONCE, NEXT_HOUR, NEXT_HOUR, NEXT_HOUR, OUTSIDE]
+KEY = ("at", "client", "note")
+
+
+def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark: "SparkSession") -> None:
+    hours = [hour(0), hour(1), hour(2)]
+    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours)
+    assert found.rows.columns == ["at", "client", "note", "ingested"]
+    kept = Counter((row["client"], row["note"]) for row in found.rows.collect())
+    assert kept == {(1, None): 2, (2, "a"): 1, (3, "a"): 1}
+    counts = found.counts()
+    assert counts is not None
+    assert counts.read == {hour(0): 3, hour(1): 3}
+    assert counts.kept == {hour(0): 2, hour(1): 1}
+    assert (counts.events, counts.accounted_for) == (len(EVENTS), len(EVENTS))
+
+
+def test_many_hours_are_counted_exactly_over_many_partitions(spark: "SparkSession") -> None:
+    hours = [hour(n) for n in range(48)]
+    rows = [(hour(n % 48), n, "", 0) for n in range(3000)] * 2
+    found = without_duplicates(spark.createDataFrame(rows, TYPES).repartition(7), KEY, "at", hours)
+    found.rows.count()
+    counts = found.counts()
+    assert counts is not None
+    assert counts.kept == Counter(hour(n % 48) for n in range(3000))
+    assert counts.read == {at: 2 * rows for at, rows in counts.kept.items()}
+
+
+def test_no_count_is_given_where_the_rows_were_not_read(spark: "SparkSession") -> None:
+    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)])
+    nobody = spark.createDataFrame([], "client long")
+    joined = found.rows.join(nobody, "client").persist()
+    assert joined.agg(F.count("*")).collect()[0][0] == 0
+    joined.unpersist()
+    assert found.counts() is None
