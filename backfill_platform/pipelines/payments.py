@@ -1,7 +1,8 @@
 """Lines of retail baskets -> payments with what the household paid in the hour before -> payments by hour.
 
-A payment is a basket: the lines with one household, store, basket number and time. How often and how much a household paid in the
-trailing hour `(t - 1 h, t]`, this payment included, is a signal of fraud. The lines come from examples/complete_journey/.
+A payment is a basket: the lines with one household, store, basket number and time. How often and how much a household paid in
+the trailing hour `(t - 1 h, t]`, this payment included, is a signal of fraud. Payments of one instant are in each other's hour.
+The lines come from examples/complete_journey/.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -39,7 +40,7 @@ class BasketLines(DataFrameModel):
     store_id: T.LongType = Field(ge=1, description="number of the store")
     basket_id: T.LongType = Field(ge=1, description="number of the basket")
     product_id: T.LongType = Field(ge=1, description="number of the product")
-    quantity: T.LongType = Field(ge=0, description="how many of the product; millilitres for fuel")
+    quantity: T.LongType = Field(ge=0, description="how many of the product")
     sales_cents: T.LongType = Field(ge=0, description="price paid for the line, in cents; 0 where a coupon paid all of it")
 
 
