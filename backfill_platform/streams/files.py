@@ -1,7 +1,7 @@
 """Event files, compressed or not, one event per line.
 
-Where files begin with the names of their columns, that line is declared as `header`, exactly as it is written. Lines equal to it
-are no events; a file that begins with anything else has other columns, and is not landed.
+Where files begin with the names of their columns, that line is declared as `header`, exactly as it is written. Lines equal to
+it are no events; a file that begins with anything else has other columns, and is not landed.
 """
 
 import re
