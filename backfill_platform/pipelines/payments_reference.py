@@ -60,8 +60,15 @@ def _line(fields: dict[str, str]) -> Line:
     cents = _number(fields["sales_value"]).quantize(Decimal("0.01"), ROUND_HALF_UP) * 100
     # The times have no zone; they are taken as UTC.
     moment = datetime.fromisoformat(fields["transaction_timestamp"]).replace(tzinfo=UTC)
-    names = ("household_id", "store_id", "basket_id", "product_id", "quantity")
-    return Line(*(_whole(fields[name]) for name in names), int(cents), moment)  # type: ignore[arg-type, misc]
+    return Line(
+        _whole(fields["household_id"]),
+        _whole(fields["store_id"]),
+        _whole(fields["basket_id"]),
+        _whole(fields["product_id"]),
+        _whole(fields["quantity"]),
+        int(cents),
+        moment,
+    )
 
 
 def _whole(text: str) -> int:

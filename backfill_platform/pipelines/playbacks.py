@@ -67,7 +67,7 @@ def parse(lines: DataFrame) -> DataFrame:
     read = F.from_json("line", "at string, kind string, id string, user bigint, title bigint")
     return lines.select(
         "*",
-        F.try_to_timestamp(read["at"], F.lit("yyyy-MM-dd'T'HH:mm:ss.SSSX")).alias("event_time"),
+        F.try_to_timestamp(read["at"], F.lit("yyyy-MM-dd'T'HH:mm:ss.SSSXXX")).alias("event_time"),
         read["kind"].alias("kind"),
         read["id"].alias("event_id"),
         read["user"].alias("user_id"),

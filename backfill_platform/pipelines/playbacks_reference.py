@@ -1,6 +1,7 @@
 """The playbacks pipeline in plain Python: no Spark, no lake, no line shared with the code that it checks.
 
-It recomputes the published tables from the events, slowly and by the words of the definition. Only the standard library is used.
+It recomputes the published tables from the events, slowly and by the words of the definition. Only the standard library is
+used.
 """
 
 import gzip

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from backfill_platform.spark.sessions import micros
 
@@ -21,4 +22,4 @@ def trailing(*, key: str, time: str, span: timedelta) -> WindowSpec:
     """
     # A range frame includes both its ends; times are whole microseconds, so one less leaves `t - span` out.
     reach = span // timedelta(microseconds=1) - 1
-    return Window.partitionBy(key).orderBy(micros(time)).rangeBetween(-reach, Window.currentRow)
+    return Window.partitionBy(key).orderBy(micros(F.col(time))).rangeBetween(-reach, Window.currentRow)

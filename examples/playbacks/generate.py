@@ -2,9 +2,9 @@
 
     python examples/playbacks/generate.py FOLDER
 
-The truth is known because a play is made by its impression (or by none), not found afterwards: for each user and title there is a
-chain of impressions, and each makes plays that come before the next impression and within four hours. What a rule of attribution
-has to find out is written down as it happens. The same seed gives the same files.
+The truth is known because a play is made by its impression (or by none), not found afterwards: for each user and title there is
+a chain of impressions, and each makes plays that come before the next impression and within four hours. What a rule of
+attribution has to find out is written down as it happens. The same seed gives the same files.
 """
 
 import csv
