@@ -158,8 +158,8 @@ HOURS = HourRange(T0, T0 + 5 * HOUR)
 BOUNDARIES = (0, 1, 1800, 3599, 3599.999999, 3600, 3600.000001, 7199, 7200, 10800, 14399.5, 17999.999999)
 SECONDS = st.sampled_from(BOUNDARIES) | st.integers(0, 5 * 3600 - 1)
 LINE = st.builds(
-    lambda household, basket, product, cents, seconds: Line(household, 1, basket, product, 1, cents, at(seconds)),
-    st.integers(1, 2), st.integers(1, 3), st.integers(1, 2), st.integers(0, 500), SECONDS,
+    lambda household, store, basket, product, cents, seconds: Line(household, store, basket, product, 1, cents, at(seconds)),
+    st.integers(1, 2), st.integers(1, 2), st.integers(1, 3), st.integers(1, 2), st.integers(0, 500), SECONDS,
 )  # fmt: skip
 
 
