@@ -2,22 +2,21 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange, hour_of
+from backfill_platform.core.windows import Window
 from backfill_platform.pipelines import payments
 from backfill_platform.pipelines.payments_reference import Line, payments_hourly, read_lines, velocity
 from backfill_platform.pipelines.payments_reference import payments as payments_of
-from backfill_platform.pipelines.spec import DerivedTable
 from backfill_platform.spark.checks import FAILED, mark_failures
 from backfill_platform.spark.reader import spark_schema
-from backfill_platform_tests.pipelines.building import KEYS, Chunk, Row, built, chunks_of, counted
+from backfill_platform_tests.pipelines.building import PATIENT, WITHOUT_SHRINKING, Row, Stream, counted, differences
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,10 +41,9 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def row_of(line: Line, household: int | None = None) -> Row:
+def row_of(line: Line) -> Row:
     """The line as a row of raw/payments."""
-    who = line.household if household is None else household
-    return (hour_of(line.at), line.at, who, line.store, line.basket, line.product, line.quantity, line.cents)
+    return (hour_of(line.at), line.at, *line[:-1])
 
 
 def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
@@ -164,27 +162,42 @@ LINE = st.builds(
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> tuple[list[Line], list[int]]:
+def streams(draw: st.DrawFn) -> Stream:
     """Lines in any order, some delivered again, and where to cut their hours."""
     lines = draw(st.lists(LINE, min_size=1, max_size=12))
     again = draw(st.lists(st.sampled_from(lines), max_size=3))
     return draw(st.permutations(lines + again)), draw(st.lists(st.integers(1, 4), max_size=4))
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=4, deadline=None, phases=WITHOUT_SHRINKING, suppress_health_check=PATIENT)
 @given(st.lists(streams(), min_size=15, max_size=40))
-def test_every_chunking_of_random_lines_gives_the_payments_of_the_reference(
-    spark: "SparkSession", drawn: list[tuple[list[Line], list[int]]]
-) -> None:
-    assert isinstance(VELOCITY, DerivedTable)
-    numbers, rows, expected = count(), [], Counter[Row]()
-    chunk_of: dict[int, Chunk] = {}
-    for lines, cuts in drawn:
-        for whole_or_cut in ([], cuts):
-            for chunk in chunks_of(numbers, HOURS, whole_or_cut, VELOCITY.window):
-                chunk_of[chunk.number] = chunk
-                rows += [row_of(line, chunk.key(line.household)) for line in lines if chunk.start <= line.at < chunk.end]
-                own = (row for row in velocity(lines) if row[0] in chunk.hours)  # type: ignore[operator]
-                expected.update((hour, chunk.key(who), *rest) for hour, who, *rest in own)  # type: ignore[arg-type]
-    found = counted(built(spark, PIPELINE, "velocity", rows), VELOCITY.table)
-    assert Counter({row: times for row, times in found.items() if row[0] in chunk_of[row[1] // KEYS].hours}) == expected
+def test_every_chunking_of_random_lines_gives_the_payments_of_the_reference(spark: "SparkSession", drawn: list[Stream]) -> None:
+    found = differences(spark, PIPELINE, "velocity", drawn, hours=HOURS, key="household_id", row_of=row_of, reference=velocity)
+    assert found == []
+
+
+def test_a_microsecond_less_of_lookback_loses_a_payment(spark: "SparkSession") -> None:
+    lines = [
+        Line(1, 1, 1, 1, 1, 5, at(1)),
+        Line(1, 1, 2, 1, 1, 7, at(3601 - 1e-6)),
+        Line(2, 1, 3, 1, 1, 5, at(1e-6)),
+        Line(2, 1, 4, 1, 1, 7, at(3600)),
+    ]
+
+    def lost(lookback: timedelta) -> list[int]:
+        window = Window(lookback=lookback)
+        found = differences(
+            spark,
+            PIPELINE,
+            "velocity",
+            [(lines, [1])],
+            hours=HOURS,
+            key="household_id",
+            row_of=row_of,
+            reference=velocity,
+            window=window,
+        )
+        return [row[4] for one in found for row in one.missing]
+
+    assert lost(payments.SPAN - timedelta(microseconds=1)) == []  # the hour is open at its beginning, and ours is closed
+    assert lost(payments.SPAN - timedelta(microseconds=2)) == [4]

@@ -5,12 +5,11 @@ import gzip
 import runpy
 from collections import Counter
 from datetime import datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -21,7 +20,16 @@ from backfill_platform.pipelines.playbacks_reference import Event, attribution, 
 from backfill_platform.spark.attribution import TOUCH, with_last_touch
 from backfill_platform.spark.checks import FAILED, mark_failures
 from backfill_platform.spark.reader import spark_schema
-from backfill_platform_tests.pipelines.building import KEYS, Chunk, Row, built, chunks_of, counted
+from backfill_platform_tests.pipelines.building import (
+    PATIENT,
+    WITHOUT_SHRINKING,
+    Difference,
+    Row,
+    Stream,
+    built,
+    counted,
+    differences,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +54,9 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def row_of(event: Event, user: int | None = None) -> Row:
+def row_of(event: Event) -> Row:
     """The event as a row of raw/playbacks."""
-    return (hour_of(event.at), event.at, event.kind, event.id, event.user if user is None else user, event.title)
+    return (hour_of(event.at), event.at, event.kind, event.id, event.user, event.title)
 
 
 def truth() -> dict[str, str]:
@@ -191,7 +199,6 @@ EVENT = st.builds(
     lambda number, kind, user, title, seconds: Event(at(seconds), f"{number}", kind, user, title),
     st.integers(1, 4), st.sampled_from(["impression", "play"]), st.integers(1, 2), st.integers(1, 2), SECONDS,
 )  # fmt: skip
-Stream = tuple[list[Event], list[int]]
 
 
 @st.composite
@@ -202,35 +209,32 @@ def streams(draw: st.DrawFn) -> Stream:
     return draw(st.permutations(events + again)), draw(st.lists(st.integers(1, 9), max_size=5))
 
 
-def in_chunks(spark: "SparkSession", drawn: list[Stream], window: Window) -> tuple[Counter[Row], Counter[Row]]:
-    """What Spark makes of every stream, whole and in chunks that read by the window, and what the reference does."""
-    numbers, rows, expected = count(), [], Counter[Row]()
-    chunk_of: dict[int, Chunk] = {}
-    for events, cuts in drawn:
-        for whole_or_cut in ([], cuts):
-            for chunk in chunks_of(numbers, HOURS, whole_or_cut, window):
-                chunk_of[chunk.number] = chunk
-                rows += [row_of(event, chunk.key(event.user)) for event in events if chunk.start <= event.at < chunk.end]
-                own = (row for row in attribution(events) if row[0] in chunk.hours)  # type: ignore[operator]
-                expected.update((hour, chunk.key(who), *rest) for hour, who, *rest in own)  # type: ignore[arg-type]
-    found = counted(built(spark, PIPELINE, "attribution", rows), ATTRIBUTION.table)
-    return Counter({row: times for row, times in found.items() if row[0] in chunk_of[row[1] // KEYS].hours}), expected
+def differing(spark: "SparkSession", drawn: list[Stream], window: Window = ATTRIBUTION.window) -> list[Difference]:
+    return differences(
+        spark,
+        PIPELINE,
+        "attribution",
+        drawn,
+        hours=HOURS,
+        key="user_id",
+        row_of=row_of,
+        reference=attribution,
+        window=window,
+    )
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=4, deadline=None, phases=WITHOUT_SHRINKING, suppress_health_check=PATIENT)
 @given(st.lists(streams(), min_size=15, max_size=40))
 def test_every_chunking_of_random_events_gives_the_attribution_of_the_reference(
     spark: "SparkSession", drawn: list[Stream]
 ) -> None:
-    found, expected = in_chunks(spark, drawn, ATTRIBUTION.window)
-    assert found == expected
+    assert differing(spark, drawn) == []
 
 
-def test_a_millisecond_less_of_lookahead_loses_a_play(spark: "SparkSession") -> None:
+def test_two_milliseconds_less_of_lookahead_lose_a_play(spark: "SparkSession") -> None:
     last = at(3600) - timedelta(milliseconds=1)
     latest_play = Event(last + playbacks.WITHIN - timedelta(milliseconds=1), "p", "play", 1, 1)
-    streams = [([Event(last, "i", "impression", 1, 1), latest_play], [1])]
-    found, expected = in_chunks(spark, streams, ATTRIBUTION.window)
-    assert found == expected
-    found, expected = in_chunks(spark, streams, Window(lookahead=playbacks.WITHIN - timedelta(milliseconds=2)))
-    assert found != expected
+    drawn: list[Stream] = [([Event(last, "i", "impression", 1, 1), latest_play], [1])]
+    assert differing(spark, drawn) == []
+    lost = differing(spark, drawn, Window(lookahead=playbacks.WITHIN - timedelta(milliseconds=2)))
+    assert [row[6] for one in lost for row in one.missing] == ["p"]

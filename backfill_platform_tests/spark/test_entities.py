@@ -3,7 +3,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -14,6 +14,8 @@ from backfill_platform.spark.reader import between
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # which would start one job after the other
+PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
 T0 = datetime.fromisoformat("2026-01-01T00:00:00Z")
 SCHEMA = (
     "ingestion_hour timestamp, position long, stream long, entity long, modified_at timestamp, value string, deleted boolean"
@@ -91,7 +93,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Change], list[Change]]:
     return both[:cut], both[cut:]
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=3, deadline=None, phases=WITHOUT_SHRINKING, suppress_health_check=PATIENT)
 @given(st.lists(streams(), min_size=20, max_size=60))
 def test_random_changes_give_the_state_of_the_reference_at_once_and_in_parts(
     spark: "SparkSession", drawn: list[tuple[list[Change], list[Change]]]
