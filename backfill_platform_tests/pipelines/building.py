@@ -17,7 +17,6 @@ from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.tables import ColumnType, Table
 from backfill_platform.core.windows import Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.repair.land import without_duplicates
 from backfill_platform.spark.checks import require_columns
 from backfill_platform.spark.reader import spark_schema
 
@@ -71,7 +70,8 @@ def built(spark: "SparkSession", pipeline: Pipeline, name: str, rows: Sequence[R
     assert isinstance(declared, DerivedTable)
     source = pipeline.declared(declared.reads)
     frame = spark.createDataFrame(list(rows), spark_schema(source.table))
-    events = without_duplicates(frame, pipeline.raw.same_event) if source is pipeline.raw else frame
+    once = source is pipeline.raw and pipeline.raw.same_event
+    events = frame.dropDuplicates(list(pipeline.raw.same_event)) if once else frame
     return require_columns(declared.build(events), pipeline.rules(name), str(declared.table))
 
 
