@@ -55,7 +55,7 @@ class Velocity(DataFrameModel):
     lines: T.LongType = Field(ge=1, description="number of lines of the basket")
     amount_cents: T.LongType = Field(ge=0, description="sum of its lines, in cents")
     payments_trailing: T.LongType = Field(ge=1, description="payments of the household in (paid_at - 1 h, paid_at]")
-    amount_trailing_cents: T.LongType = Field(ge=0, description="sum of these payments, in cents")
+    amount_trailing_cents: T.LongType = Field(description="sum of these payments, in cents")
 
 
 class PaymentsHourly(DataFrameModel):

@@ -106,6 +106,25 @@ def test_each_schema_refuses_what_it_must_and_says_why(spark: "SparkSession", na
     assert [row[FAILED] for row in marked] == [[], *([reason] for _, reason in BAD[name])]
 
 
+@pytest.mark.parametrize(
+    ("rule", "hour"),
+    [
+        ("one row", [{}, {}]),
+        ("households within payments", [{"households": 2}]),
+        ("repeated within payments", [{"repeated": 2}]),
+    ],
+)
+def test_an_hour_that_breaks_a_rule_is_found(spark: "SparkSession", rule: str, hour: list[dict[str, Any]]) -> None:
+    table, rules = HOURLY.table, PIPELINE.rules(HOURLY.name).hours
+    frames = (
+        spark.createDataFrame([tuple({**GOOD[table.name], **row}.values()) for row in rows], spark_schema(table))
+        for rows in ([{}], hour)
+    )
+    good, bad = ({one.name: frame.agg(one.holds().alias("v")).first()["v"] for one in rules} for frame in frames)
+    assert set(good.values()) == {True}
+    assert [name for name, holds in bad.items() if not holds] == [rule]
+
+
 def test_the_reference_reads_the_shipped_file_and_knows_its_dirt() -> None:
     lines, bad = read_lines(payments.LINES_FILE)
     assert (len(lines), len(set(lines)), bad) == (75_000, 75_000, [])

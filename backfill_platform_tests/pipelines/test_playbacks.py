@@ -120,6 +120,25 @@ def test_each_schema_refuses_what_it_must_and_says_why(spark: "SparkSession", na
     assert [row[FAILED] for row in marked] == [[], *(reasons for _, reasons in BAD[name])]
 
 
+@pytest.mark.parametrize(
+    ("rule", "hour"),
+    [
+        ("one row", [{}, {}]),
+        ("played within impressions", [{"played": 3}]),
+        ("played within plays", [{"plays": 0}]),
+    ],
+)
+def test_an_hour_that_breaks_a_rule_is_found(spark: "SparkSession", rule: str, hour: list[dict[str, Any]]) -> None:
+    table, rules = HOURLY.table, PIPELINE.rules(HOURLY.name).hours
+    frames = (
+        spark.createDataFrame([tuple({**GOOD[table.name], **row}.values()) for row in rows], spark_schema(table))
+        for rows in ([{}], hour)
+    )
+    good, bad = ({one.name: frame.agg(one.holds().alias("v")).first()["v"] for one in rules} for frame in frames)
+    assert set(good.values()) == {True}
+    assert [name for name, holds in bad.items() if not holds] == [rule]
+
+
 def test_an_impression_without_a_play_is_good(spark: "SparkSession") -> None:
     row = {**GOOD["attribution"], "plays": 0, "first_play_id": None, "first_played_at": None}
     frame = spark.createDataFrame([tuple(row.values())], spark_schema(ATTRIBUTION.table))
