@@ -1,4 +1,8 @@
-"""Event files, compressed or not, one event per line."""
+"""Event files, compressed or not, one event per line.
+
+Where files begin with the names of their columns, that line is declared as `header`, exactly as it is written. Lines equal to
+it are no events; a file that begins with anything else has other columns, and is not landed.
+"""
 
 import re
 from collections.abc import Collection, Iterable
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 _ENCODINGS = ("UTF-8", "ISO-8859-1")
 _CODE = re.compile("%[YmdHj]")
+_PYTHON_NAMES = {"UTF-8": "utf-8-sig", "ISO-8859-1": "latin-1"}  # Spark skips a byte order mark, so it is skipped here
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class ArchiveFile:
     uri: str
     hours: HourRange
     encoding: str = "UTF-8"
+    header: str = ""
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
@@ -42,14 +48,14 @@ class ArchiveFile:
         return (self.uri,) if self.hours.intersect(hours) else ()
 
     def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
-        """The hours that cannot be landed, with the reason: the file is not there, or does not have the hour."""
-        there = _exists(self.uri)
-        reason = f"{self.uri} has only the hours {self.hours}" if there else f"there is no file {self.uri}"
-        return {hour: reason for hour in hours if not there or hour not in self.hours}
+        """The hours that cannot be landed, with the reason: no file, one with another header, or one without the hour."""
+        unusable = _why_unusable(self.uri, self.header, self.encoding)
+        reason = unusable or f"{self.uri} has only the hours {self.hours}"
+        return {hour: reason for hour in hours if unusable or hour not in self.hours}
 
     def lines(self, spark: "SparkSession", hours: Collection[datetime]) -> "DataFrame":
-        """Columns `line`, `undecodable` and `file_hour` (the first of the file): all lines of the file."""
-        return _read(spark, [(self.uri, self.hours.start)], self.encoding)
+        """Columns `line`, `undecodable` and `file_hour` (the first of the file): all lines of the file but its header."""
+        return _read(spark, [(self.uri, self.hours.start)], self.encoding, self.header)
 
     def ingestion_hour(self, event_time: "Column") -> "Column":
         """The hour of the event where the file has that hour, else NULL."""
@@ -66,6 +72,7 @@ class HourlyFiles:
 
     pattern: str
     encoding: str = "UTF-8"
+    header: str = ""
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
@@ -77,13 +84,16 @@ class HourlyFiles:
         return tuple(_named(self.pattern, hour) for hour in hours)
 
     def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
-        """The hours that cannot be landed, because their file is not there; an hour without events needs an empty file."""
-        named = ((hour, _named(self.pattern, hour)) for hour in hours)
-        return {hour: f"there is no file {uri}" for hour, uri in named if not _exists(uri)}
+        """The hours that cannot be landed, with the reason: no file, or one with another header.
+
+        An hour without events needs an empty file.
+        """
+        found = {hour: _why_unusable(_named(self.pattern, hour), self.header, self.encoding) for hour in hours}
+        return {hour: reason for hour, reason in found.items() if reason}
 
     def lines(self, spark: "SparkSession", hours: Collection[datetime]) -> "DataFrame":
-        """Columns `line`, `undecodable` and `file_hour`, for the files of the hours."""
-        return _read(spark, [(_named(self.pattern, hour), hour) for hour in hours], self.encoding)
+        """Columns `line`, `undecodable` and `file_hour`, for the files of the hours; headers are left out."""
+        return _read(spark, [(_named(self.pattern, hour), hour) for hour in hours], self.encoding, self.header)
 
     def ingestion_hour(self, event_time: "Column") -> "Column":
         """The hour of the file, whenever the event happened."""
@@ -93,7 +103,7 @@ class HourlyFiles:
 FileSource = ArchiveFile | HourlyFiles
 
 
-def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: str) -> "DataFrame":
+def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: str, header: str) -> "DataFrame":
     # Spark keeps the bytes of a text line as they are, so that decoding here loses nothing, blank lines included.
     if encoding == "UTF-8":
         undecodable = ~F.is_valid_utf8("value")
@@ -103,7 +113,9 @@ def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: st
         line = F.decode(F.col("value").cast("binary"), encoding)
     columns = (line.alias("line"), undecodable.alias("undecodable"))
     parts = [spark.read.text(uri).select(*columns, F.lit(hour).alias("file_hour")) for uri, hour in files]
-    return reduce(lambda one, other: one.unionByName(other), parts)
+    every = reduce(lambda one, other: one.unionByName(other), parts)
+    # By content, not by position: Spark splits a large file, and joined files bring the line again.
+    return every.where(F.col("line") != header) if header else every
 
 
 def _check_encoding(encoding: str) -> None:
@@ -116,7 +128,15 @@ def _named(pattern: str, hour: datetime) -> str:
     return _CODE.sub(lambda code: hour.strftime(code[0]), pattern)
 
 
-def _exists(uri: str) -> bool:
+def _why_unusable(uri: str, header: str, encoding: str) -> str:
+    """Why the lines of the file cannot be read as declared, or nothing."""
     local = local_path(uri)
     filesystem, path = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-    return bool(filesystem.get_file_info(path).type == pyarrow.fs.FileType.File)
+    if filesystem.get_file_info(path).type != pyarrow.fs.FileType.File:
+        return f"there is no file {uri}"
+    if not header:
+        return ""
+    with filesystem.open_input_stream(path, compression="detect") as stream:
+        beginning = stream.read(4 * len(header) + 8).decode(_PYTHON_NAMES[encoding], errors="replace")
+    first = re.split("[\r\n]", beginning, maxsplit=1)[0]
+    return "" if first == header or not beginning else f"{uri} begins with '{first}' instead of the header '{header}'"

@@ -114,10 +114,13 @@ class World:
     def wanted(self, requests: list[clickstream_reference.Request]) -> dict[str, Prints]:
         """What plain Python makes of the requests, in fingerprints of the same engine."""
         horizon = max(self.lake.built_hours(self.pipeline.raw.table)) + HOUR
-        computed = (
+        return self.prints(
             clickstream_reference.sessions(requests, horizon),
             clickstream_reference.site_hourly(requests, horizon),
         )
+
+    def prints(self, *computed: Iterable[tuple[object, ...]]) -> dict[str, Prints]:
+        """The fingerprints, by the same engine, of the rows computed for each published table, in the order of its columns."""
         found = {}
         for table, rows in zip(self.pipeline.published, computed, strict=True):
             named = [dict(zip(table.column_names, row, strict=True)) for row in rows]

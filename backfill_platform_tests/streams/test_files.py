@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,3 +71,39 @@ def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: 
 def test_a_pattern_without_an_hour_is_refused() -> None:
     with pytest.raises(SpecError, match="names no hour"):
         HourlyFiles("events/%Y-%m-%d.csv")
+
+
+HEADER = "id,name_\xe9"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name", "mark"),
+    [
+        ("UTF-8", "events.csv", ""),
+        ("UTF-8", "events.csv.gz", ""),
+        ("UTF-8", "with a byte order mark.csv", "\ufeff"),
+        ("ISO-8859-1", "events.csv", ""),
+    ],
+)
+def test_a_header_is_no_event_wherever_it_stands(
+    spark: "SparkSession", tmp_path: Path, encoding: str, name: str, mark: str
+) -> None:
+    text = f"{mark}{HEADER}\r\n1,a\r\n{HEADER}\r\n{HEADER} \r\n\r\n".encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    source = ArchiveFile(local_uri(tmp_path / name), DAY, encoding=encoding, header=HEADER)
+    assert source.absent([hour(0)]) == {}
+    assert [row["line"] for row in source.lines(spark, [hour(0)]).collect()] == ["1,a", f"{HEADER} ", ""]
+
+
+def test_a_file_with_other_columns_is_not_landed(tmp_path: Path) -> None:
+    pattern = local_uri(tmp_path) + "/%H.csv"
+    for number, lines in enumerate((["id,name", "1,a"], [], ["1,a"], ["id,name,more"], ["id"])):
+        write_lines(tmp_path / f"{hour(number):%H}.csv", lines)
+    hours = [hour(number) for number in range(6)]
+    found = HourlyFiles(pattern, header="id,name").absent(hours)
+    assert list(found) == hours[2:]
+    assert "begins with '1,a' instead of the header 'id,name'" in found[hour(2)]
+    assert "there is no file" in found[hour(5)]
+    assert list(HourlyFiles(pattern).absent(hours)) == hours[5:]
+    archive = ArchiveFile(local_uri(tmp_path / f"{hour(3):%H}.csv"), DAY, header="id,name")
+    assert "begins with 'id,name,m" in archive.absent([hour(0)])[hour(0)]

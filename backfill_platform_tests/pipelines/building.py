@@ -1,0 +1,137 @@
+"""Building tables of a pipeline without lake and warehouse: many random streams, cut into chunks of hours, in one Spark job.
+
+A JVM has a high price per job and none per row. So the streams and chunks that Hypothesis draws are told apart by their key
+and built together: a key never sees another one's events, and so each chunk is as if it had been built alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase
+from pyspark.sql import functions as F
+
+from backfill_platform.core.hours import HOUR, HourRange
+from backfill_platform.core.tables import ColumnType, Table
+from backfill_platform.core.windows import Window
+from backfill_platform.pipelines.spec import DerivedTable, Pipeline
+from backfill_platform.spark.checks import require_columns
+from backfill_platform.spark.reader import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)  # many streams are drawn at once, on a busy machine
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KEYS = 1_000  # more than any stream has
+
+Row = tuple[Any, ...]
+Stream = tuple[list[Any], list[int]]  # events with a time `at`, and the hours after which their range is cut
+
+
+class Chunk(NamedTuple):
+    """One chunk of one stream: its number among all chunks, its hours, and the half-open window that it reads."""
+
+    number: int
+    hours: HourRange
+    start: datetime
+    end: datetime
+
+    def own(self, row: Row, key: int) -> Row:
+        """The row with its key, at position `key`, made this chunk's own."""
+        return (*row[:key], self.number * KEYS + row[key], *row[key + 1 :])
+
+
+class Difference(NamedTuple):
+    """A stream of which some chunking gives other rows than the reference. Keys tell the chunks apart."""
+
+    events: list[Any]
+    cuts: list[int]
+    too_much: Counter[Row]
+    missing: Counter[Row]
+
+
+def chunks_of(numbers: Iterator[int], hours: HourRange, cuts: Iterable[int], window: Window) -> list[Chunk]:
+    """The hours, cut where `cuts` say (hours after the start), and what each chunk reads by its declared window."""
+    length = len(hours)
+    edges = sorted({0, length, *(cut for cut in cuts if 0 < cut < length)})
+    parts = [HourRange(hours.start + a * HOUR, hours.start + b * HOUR) for a, b in pairwise(edges)]
+    return [
+        Chunk(next(numbers), part, window.read_from(part, hours.start), next(window.edges(part, hours.end))) for part in parts
+    ]
+
+
+def built(spark: "SparkSession", pipeline: Pipeline, name: str, rows: Sequence[Row]) -> "DataFrame":
+    """What a derived table makes of rows of the table that it reads, as a build step does."""
+    declared = pipeline.declared(name)
+    assert isinstance(declared, DerivedTable)
+    source = pipeline.declared(declared.reads)
+    frame = spark.createDataFrame(list(rows), spark_schema(source.table))
+    once = source is pipeline.raw and pipeline.raw.same_event
+    events = frame.dropDuplicates(list(pipeline.raw.same_event)) if once else frame
+    return require_columns(declared.build(events), pipeline.rules(name), str(declared.table))
+
+
+def differences(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    name: str,
+    streams: Iterable[Stream],
+    *,
+    hours: HourRange,
+    key: str,
+    row_of: Callable[[Any], Row],
+    reference: Callable[[list[Any]], Iterable[Row]],
+    window: Window | None = None,
+) -> list[Difference]:
+    """Where a derived table, built over all hours and in chunks, is not what the reference says; the shortest stream first.
+
+    Each chunk reads what `window`, by default the declared one, says. Hypothesis need not shrink what fails, in one job after
+    the other: with many streams in a job there is a short one among those that fail.
+    """
+    declared = pipeline.declared(name)
+    assert isinstance(declared, DerivedTable)
+    table, source = declared.table, pipeline.declared(declared.reads).table
+    numbers, rows = count(), []
+    stream_of: dict[int, Stream] = {}
+    chunk_of: dict[int, Chunk] = {}
+    expected: Counter[Row] = Counter()
+    for events, cuts in streams:
+        wanted = list(reference(events))
+        for whole_or_cut in ([], cuts):
+            for chunk in chunks_of(numbers, hours, whole_or_cut, window or declared.window):
+                chunk_of[chunk.number], stream_of[chunk.number] = chunk, (events, cuts)
+                read = (row_of(event) for event in events if chunk.start <= event.at < chunk.end)
+                rows += [chunk.own(row, source.column_names.index(key)) for row in read]
+                expected.update(chunk.own(row, table.column_names.index(key)) for row in wanted if row[0] in chunk.hours)
+    column = table.column_names.index(key)
+    every = counted(built(spark, pipeline, name, rows), table)
+    found = Counter({row: times for row, times in every.items() if row[0] in chunk_of[row[column] // KEYS].hours})
+    differing = {row[column] // KEYS for row in (found - expected) + (expected - found)}
+    shown = [
+        Difference(*stream_of[number], _of(number, column, found - expected), _of(number, column, expected - found))
+        for number in differing
+    ]
+    return sorted(shown, key=lambda one: len(one.events))
+
+
+def _of(number: int, column: int, rows: Counter[Row]) -> Counter[Row]:
+    return Counter({row: times for row, times in rows.items() if row[column] // KEYS == number})
+
+
+def counted(frame: "DataFrame", table: Table) -> Counter[Row]:
+    """The rows, in the order of the table's columns; collected as numbers, because PySpark gives times in local time."""
+    times = [column.type is ColumnType.TIMESTAMP for column in table.columns]
+    chosen = [F.unix_micros(name) if time else F.col(name) for name, time in zip(table.column_names, times, strict=True)]
+    return Counter(
+        tuple(moment(value) if time and value is not None else value for value, time in zip(row, times, strict=True))
+        for row in frame.select(*chosen).collect()
+    )
+
+
+def moment(micros: int) -> datetime:
+    """The moment so many microseconds after 1970."""
+    return EPOCH + timedelta(microseconds=micros)
