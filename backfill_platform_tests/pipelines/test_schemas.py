@@ -78,6 +78,64 @@ CASES: dict[str, dict[str, Cases]] = {
             {"one row": [{}, {}], "clients within sessions": [{"unique_clients": 2}]},
         ),
     },
+    "payments": {
+        "payments": Cases(
+            {"ingestion_hour": T0, "event_time": T0, "household_id": 1, "store_id": 1, "basket_id": 1, "product_id": 1, "quantity": 0, "sales_cents": 0},
+            {**at_least(1, "household_id", "store_id", "basket_id", "product_id"), **at_least(0, "quantity", "sales_cents")},
+            {},
+        ),
+        "velocity": Cases(
+            {"hour": T0, "household_id": 1, "paid_at": T0, "store_id": 1, "basket_id": 1, "lines": 1, "amount_cents": 0, "payments_trailing": 1,
+                 "amount_trailing_cents": 0},
+            {
+                **at_least(1, "household_id", "store_id", "basket_id", "lines", "payments_trailing"),
+                **at_least(0, "amount_cents"),
+                "amount within the trailing hour": {"amount_cents": 1},
+                "owned by its hour": {"paid_at": T0 + timedelta(hours=1)},
+            },
+            {},
+        ),
+        "payments_hourly": Cases(
+            {"hour": T0, "payments": 1, "amount_cents": 0, "households": 1, "repeated": 0, "most_payments_trailing": 1,
+                 "most_amount_trailing_cents": 0},
+            {
+                **at_least(1, "payments", "households", "most_payments_trailing"),
+                **at_least(0, "amount_cents", "repeated", "most_amount_trailing_cents"),
+            },
+            {"one row": [{}, {}], "households within payments": [{"households": 2}], "repeated within payments": [{"repeated": 2}]},
+        ),
+    },
+    "playbacks": {
+        "playbacks": Cases(
+            {"ingestion_hour": T0, "event_time": T0, "kind": "play", "event_id": "p", "user_id": 1, "title_id": 1},
+            {
+                **at_least(1, "user_id", "title_id"),
+                "kind: isin(['impression', 'play'])": {"kind": "pause"},
+                "event_id: str_length(1, None)": {"event_id": ""},
+            },
+            {},
+        ),
+        "attribution": Cases(
+            {"hour": T0, "user_id": 1, "title_id": 1, "shown_at": T0, "impression_id": "i", "plays": 1, "first_play_id": "p", "first_played_at": T0},
+            {
+                **at_least(1, "user_id", "title_id"),
+                "impression_id: str_length(1, None)": {"impression_id": ""},
+                "plays: greater_than_or_equal_to(0)": {"plays": -1, "first_play_id": None},
+                "a first play where there are plays": {"plays": 0},
+                "played within four hours": {"first_played_at": T0 + timedelta(hours=4)},
+            },
+            {},
+        ),
+        "playbacks_hourly": Cases(
+            {"hour": T0, "impressions": 2, "played": 1, "plays": 1, "play_rate": 0.5},
+            {
+                **at_least(1, "impressions"),
+                **at_least(0, "played", "plays"),
+                "play_rate: in_range(0, 1)": {"play_rate": 1.01},
+            },
+            {"one row": [{}, {}], "played within impressions": [{"played": 3}], "played within plays": [{"played": 2}]},
+        ),
+    },
 }  # fmt: skip
 
 MODULES = [f"{pipelines.__name__}.{module.name}" for module in pkgutil.iter_modules(pipelines.__path__)]
