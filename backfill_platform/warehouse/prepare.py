@@ -14,7 +14,7 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed
 from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.diff import HourDiff, describe, merge_parts, write_cancels, write_states
+from backfill_platform.warehouse.diff import HourDiff, describe, find_differences, merge_parts, write_cancels, write_states
 from backfill_platform.warehouse.health import disagreement, unhealthy
 from backfill_platform.warehouse.sql import SIGN, hour_from, hour_number, target_name
 from backfill_platform.warehouse.staging import OnStep, Staging, no_step
@@ -170,8 +170,10 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
 
 def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) -> None:
     # Emptied, not created anew: a fenced attempt must fail here instead of coming back to life.
-    staging.warehouse.command(f"TRUNCATE TABLE {staging.delta} SYNC", doing=f"emptying the delta for {staging.table}")
+    for name in (staging.differing, staging.delta):
+        staging.warehouse.command(f"TRUNCATE TABLE {name} SYNC", doing=f"emptying the delta for {staging.table}")
     for hours in _portions(results):
+        find_differences(staging, hours)
         write_cancels(staging, hours)
     on_step("cancels")
     for hours in _portions(results):
