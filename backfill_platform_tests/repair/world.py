@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
@@ -89,13 +88,10 @@ class World:
         hours: HourRange | None = None,
         *,
         pipeline: Pipeline | None = None,
-        contract: Contract = ANYTHING,
-        landing: Landing = Landing.SAFE,
+        **options: Any,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Walk the plan to its end; the outcomes by asset and hour."""
-        events: list[Event] = list(
-            run(self.plan(assets, hours), replace(self.context(pipeline), contract=contract, landing=landing))
-        )
+        """Walk the plan to its end; the outcomes by asset and hour. `options` are fields of the context."""
+        events: list[Event] = list(run(self.plan(assets, hours), replace(self.context(pipeline), **options)))
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
         for event in events:
             if isinstance(event, HourOutcome):
