@@ -196,7 +196,6 @@ class Ledger:
         rows = self._warehouse.rows(
             f"SELECT * FROM ({newest}) ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode LIMIT {{limit:UInt32}}",
             parameters=bound,
-            settings={"use_query_cache": 0},
             doing="reading the ledger",
         )
         return [_from_row(row) for row in rows]
@@ -210,7 +209,6 @@ class Ledger:
             "AND toUnixTimestamp(hour) IN {hours:Array(UInt32)} AND mode IN ('publish', 'undo') GROUP BY hour, attempt_id "
             "HAVING countIf(status = {publishing:String}) > 0 AND countIf(status != {publishing:String}) = 0",
             parameters={"target": target, "hours": [_at(hour) for hour in hours], "publishing": PUBLISHING},
-            settings={"use_query_cache": 0},
             doing="looking for attempts that died",
         )
         return {datetime.fromtimestamp(number, UTC): attempt for number, attempt in rows}
