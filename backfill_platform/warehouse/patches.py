@@ -97,10 +97,14 @@ def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) ->
     return len(found)
 
 
-def patched_hours(warehouse: Warehouse, table: Table, attempt: str) -> tuple[datetime, ...]:
-    """The hours that a patch changed. Raises PreconditionError when it was not kept, or no longer is."""
-    patch = _patch(warehouse, table, attempt)
-    rows = warehouse.rows(f"SELECT DISTINCT {hour_number(table)} FROM {patch}", doing="reading a patch")
+def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None) -> tuple[datetime, ...]:
+    """The hours that a patch changed, for one tenant or all.
+
+    Raises PreconditionError when it was not kept, or no longer is; UsageError when the table has no tenants.
+    """
+    patch, whose = _patch(warehouse, table, attempt), _of(table, tenant)
+    sql = f"SELECT DISTINCT {hour_number(table)} FROM {patch} WHERE {whose.sql}"
+    rows = warehouse.rows(sql, parameters=whose.parameters, doing="reading a patch")
     return tuple(sorted(hour_from(number) for (number,) in rows))
 
 
@@ -154,13 +158,16 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], ten
 
 
 def _of_tenant(table: Table, hours: Collection[datetime], tenant: str | None) -> Condition:
-    where = within(table, hours)
+    where, whose = within(table, hours), _of(table, tenant)
+    return Condition(f"{where.sql} AND {whose.sql}", {**where.parameters, **whose.parameters})
+
+
+def _of(table: Table, tenant: str | None) -> Condition:
     if tenant is None:
-        return where
+        return Condition("true")
     if not table.tenant:
         raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
-    sql = f"{where.sql} AND toString({identifier(table.tenant)}) = {{tenant:String}}"
-    return Condition(sql, {**where.parameters, "tenant": tenant})
+    return Condition(f"toString({identifier(table.tenant)}) = {{tenant:String}}", {"tenant": tenant})
 
 
 def _ours(table: Table, patch: str, where: str) -> str:
