@@ -320,7 +320,7 @@ def ledger(pipeline: str, start: str | None, end: str | None, output: str, limit
     rows = [
         (
             *(f"{e.finished_at:%Y-%m-%d %H:%M:%S}", e.repair_id, e.target, e.hour, f"{e.mode}: {e.status}"),
-            *(_rows(e.before, e.after), e.cancels, e.states, e.reason),
+            *(_rows(e.before, e.after) or f"{e.rows_kept or 0:,}", e.cancels, e.states, e.reason),
         )
         for e in entries
     ]

@@ -1,5 +1,6 @@
 """Repairs in this process, as the command line and the demo run them: through Dagster, so that the UI shows them too."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ import dagster as dg
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.definitions import build_definitions, job_name
-from backfill_platform.errors import PermanentError
+from backfill_platform.errors import BackfillError, PermanentError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs, run_range, run_undo
 from backfill_platform.orchestration.request import Request
@@ -113,6 +114,7 @@ def _error(result: dg.ExecuteInProcessResult) -> str:
         if event.is_step_failure:
             error = event.step_failure_data.error
             if error is not None:
-                cause = error.cause or error
-                return cause.message.strip()
+                message = (error.cause or error).message.strip()
+                # Dagster puts the class before the words; ours say all by themselves.
+                return re.sub(rf"\A{re.escape(BackfillError.__module__)}\.\w+: ", "", message)
     return "" if result.success else "the run failed before its first step; see its page in Dagster"
