@@ -6,8 +6,8 @@ because a session rule with gap `g` carries a change no further than this:
 
 - before the interval, a key has at most one session that can change: the one whose last event before the interval is less than
   `g` away from it. If it ends earlier, no event of the interval can join it (`Neighbourhood.reaching`).
-- after the interval, only a key's first event can begin or cease to begin a session, and only if it comes less than `g` after the
-  interval and the key's last event before the interval is not less than `g` before it (`may_start`).
+- after the interval, only a key's first event can begin or cease to begin a session, and only if it comes less than `g` after
+  the interval, and at least `g` after the key's last event before the interval (`may_start`).
 """
 
 from collections import Counter

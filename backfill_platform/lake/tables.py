@@ -137,7 +137,7 @@ class Lake:
         return self._plan(table, _between(column, start, end), branch)
 
     def read(self, table: Table, columns: Collection[str], where: str) -> pa.Table:
-        """Columns of the rows on `main` that meet a filter in Iceberg's own words, such as `hour >= '2026-01-01T00:00:00+00:00'`.
+        """Columns of the rows on `main` that meet a filter in Iceberg's own words, such as `amount > 3 and is_open = true`.
 
         Meant for a look at few rows: they are read in this process. A table that does not exist has none.
         """

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def find_blast_radius(pipeline: Pipeline, lake: Lake, damage: Damage, now: datetime) -> BlastRadius:
     """The hours of every table that the damage may have changed, as the lake tells. Only events outside it are believed.
 
-    An hour that the interval touches and that has not landed is damaged as a whole. With tenants, each key must belong to one of
-    them. Raises UsageError when the pipeline has none of the hours, or no table has a tenant though one is named.
+    An hour that the interval touches and that has not landed is damaged as a whole. With tenants, each key must belong to one
+    tenant. Raises UsageError when the pipeline has none of the hours, or no table has a tenant though one is named.
     """
     hours, raw = pipeline.hours_until(now), pipeline.raw
     if damage.tenants and not any(table.tenant for table in pipeline.tables):
