@@ -87,9 +87,8 @@ def _starting(pipeline: Pipeline, lake: Lake, table: Table, ahead: UntilClosed, 
 def _untold(lake: Lake, table: Table, reached: HourRange, landed: set[datetime]) -> dict[datetime, str]:
     """Hours whose sessions may not all be in the table: those not built though they could be, and those with rejects."""
     built = lake.built_hours(table)
-    why = {
-        hour: f"{rows} rows of it are in quarantine" for hour, rows in lake.rows_by_hour(quarantine_of(table), reached).items()
-    }
+    rejects = lake.rows_by_hour(quarantine_of(table), reached)
+    why = {hour: f"{rows} rows of it are in quarantine" for hour, rows in rejects.items()}
     return why | {hour: "not built, so nobody can tell" for hour in reached if hour not in built and hour in landed}
 
 
@@ -108,7 +107,5 @@ def _values(table: Table, column: str, texts: tuple[str, ...]) -> pa.Array:
         try:
             found.append(text if kind == pa.string() else int(text))
         except ValueError:
-            raise UsageError(
-                f"'{text}' is no {table.column(column).type}, as the tenant column {column} of {table} is"
-            ) from None
+            raise UsageError(f"'{text}' cannot be a tenant: the column {column} of {table} holds whole numbers") from None
     return pa.array(found, kind)

@@ -103,9 +103,14 @@ def streams(draw: st.DrawFn) -> list[Click]:
 
 
 @st.composite
-def damages(draw: st.DrawFn) -> Damage:
-    start = draw(st.integers(0, MINUTES - 1))
-    length = draw(st.sampled_from((1, 10, 30, 60, 100, 200)))
+def damages(draw: st.DrawFn, clicks: list[Click]) -> Damage:
+    """An interval anywhere, or one that begins or ends about a gap away from a click, where the rules decide."""
+    length = draw(st.sampled_from((1, 2, 10, 28, 30, 60, 100, 200)))
+    near = draw(st.sampled_from(clicks)).minute if clicks else 0
+    start = draw(st.one_of(st.integers(0, MINUTES - 1), st.sampled_from((1, 29, 30)).map(lambda after: near + after)))
+    if draw(st.booleans()):
+        start = near - draw(st.sampled_from((0, 1, 28, 29, 30))) - length
+    start = min(max(start, 0), MINUTES - 1)
     return Damage(hour(0) + timedelta(minutes=start), hour(0) + timedelta(minutes=min(start + length, MINUTES)))
 
 
@@ -118,15 +123,16 @@ def worst(clicks: list[Click], damage: Damage) -> list[list[Click]]:
     """What the interval may hold besides: nothing, every key without a pause, one newcomer at the start or end of each hour."""
     outside = [click for click in clicks if not damage.start <= click.at < damage.end]
     first, last = ((moment - hour(0)) // timedelta(minutes=1) for moment in (damage.start, damage.end))
-    busy = [Click(key, minute) for key in range(3) for minute in range(first, last)]
+    busy = [Click(key, minute, 1) for key in range(3) for minute in range(first, last)]
     newcomers = [Click(100 + n, max(first, n * 60)) for n in range(len(HOURS)) if max(first, n * 60) < min(last, n * 60 + 60)]
     return [outside, outside + busy, outside + newcomers]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from((30, 60, 90, 600)))
 def test_sessions_change_nowhere_else_and_can_change_everywhere_in_it(data: st.DataObject, cap_minutes: int) -> None:
-    clicks, damage, cap = data.draw(streams()), data.draw(damages()), timedelta(minutes=cap_minutes)
+    clicks, cap = data.draw(streams()), timedelta(minutes=cap_minutes)
+    damage = data.draw(damages(clicks))
     window = Window(GAP, UntilClosed("key", GAP, cap))
     found = set(radius(clicks, window, damage).tables[1].hours)
     now = session_rows(clicks, cap)
@@ -165,7 +171,8 @@ def plays(clicks: Iterable[Click]) -> Iterable[tuple[Any, ...]]:
 def test_rows_with_fixed_margins_change_nowhere_else(
     rows: Callable[[Iterable[Click]], Iterable[tuple[Any, ...]]], window: Window, data: st.DataObject
 ) -> None:
-    clicks, damage = data.draw(streams()), data.draw(damages())
+    clicks = data.draw(streams())
+    damage = data.draw(damages(clicks))
     found = set(radius(clicks, window, damage).tables[1].hours)
     outside, _, _ = worst(clicks, damage)
     for variant in (outside, outside + data.draw(inside(damage))):
