@@ -34,10 +34,11 @@ class Click(NamedTuple):
     key: int
     minute: int
     value: int = 0
+    micros: int = 0
 
     @property
     def at(self) -> datetime:
-        return hour(0) + timedelta(minutes=self.minute)
+        return hour(0) + timedelta(minutes=self.minute, microseconds=self.micros)
 
 
 def nodes(window: Window, above: Window = NO_MARGIN) -> tuple[Node, ...]:
@@ -120,10 +121,11 @@ def inside(damage: Damage) -> st.SearchStrategy[list[Click]]:
 
 
 def worst(clicks: list[Click], damage: Damage) -> list[list[Click]]:
-    """What the interval may hold besides: nothing, every key without a pause, one newcomer at the start or end of each hour."""
+    """What the interval may hold besides: nothing, every key from its first to its last instant, one newcomer at the start or end of each hour."""
     outside = [click for click in clicks if not damage.start <= click.at < damage.end]
     first, last = ((moment - hour(0)) // timedelta(minutes=1) for moment in (damage.start, damage.end))
     busy = [Click(key, minute, 1) for key in range(3) for minute in range(first, last)]
+    busy += [Click(key, last, 1, micros=-1) for key in range(3)]
     newcomers = [Click(100 + n, max(first, n * 60)) for n in range(len(HOURS)) if max(first, n * 60) < min(last, n * 60 + 60)]
     return [outside, outside + busy, outside + newcomers]
 
