@@ -117,11 +117,13 @@ def damages(draw: st.DrawFn, clicks: list[Click]) -> Damage:
 
 def inside(damage: Damage) -> st.SearchStrategy[list[Click]]:
     first, last = ((moment - hour(0)) // timedelta(minutes=1) for moment in (damage.start, damage.end))
-    return st.lists(st.builds(Click, st.integers(0, 4), st.integers(first, last - 1), st.integers(0, 1)), max_size=12)
+    return st.lists(
+        st.builds(Click, st.integers(0, 4), st.integers(first, last - 1), st.integers(0, 1), st.just(0)), max_size=12
+    )
 
 
 def worst(clicks: list[Click], damage: Damage) -> list[list[Click]]:
-    """What the interval may hold besides: nothing, every key from its first to its last instant, one newcomer at the start or end of each hour."""
+    """What the interval may hold besides: nothing; every key from its first to its last instant; newcomers in each hour."""
     outside = [click for click in clicks if not damage.start <= click.at < damage.end]
     first, last = ((moment - hour(0)) // timedelta(minutes=1) for moment in (damage.start, damage.end))
     busy = [Click(key, minute, 1) for key in range(3) for minute in range(first, last)]
