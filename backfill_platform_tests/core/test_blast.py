@@ -185,6 +185,13 @@ def test_rows_with_fixed_margins_change_nowhere_else(
         event(f"hours more than this damage changed: {len(found - changed)}")
 
 
+def test_who_comes_back_may_start_a_session_or_not_depending_on_the_damage() -> None:
+    damage = Damage(at("02:50"), at("02:55"))
+    before = {"still there": at("02:46"), "at exactly the gap": at("02:45"), "back too late": at("02:49")}
+    first = {"still there": at("03:15"), "at exactly the gap": at("03:15"), "new": at("03:24"), "back too late": at("03:25")}
+    assert may_start({**before}, {**first}, damage, GAP) == {at("03:00"): 2}  # at exactly the gap, and new
+
+
 def at(text: str) -> datetime:
     return datetime.fromisoformat(f"1998-05-01T{text}:00+00:00")
 
