@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from email.message import Message
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -17,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from backfill_platform.warehouse import embedded
+from backfill_platform.warehouse.client import Warehouse
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +30,13 @@ def warehouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with embedded.start(tmp_path_factory.mktemp("warehouse")) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
+    """A connection to the warehouse of the test session."""
+    with closing(Warehouse(warehouse_url)) as found:
+        yield found
 
 
 @pytest.fixture

@@ -24,7 +24,10 @@ from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
 from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
 from backfill_platform.repair.publish import StepResult, publish_step
+from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.fingerprints import Fingerprints
+from backfill_platform.warehouse.preconditions import target_exists
 from backfill_platform.warehouse.staging import Loading
 
 if TYPE_CHECKING:
@@ -78,11 +81,12 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
             lake.ensure(kept)
             lake.sweep(kept)
     begin(plan, context)
+    since = _net_states(plan, context)
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
             started = context.clock()
-            outcomes, facts = _walk(step, failed, context)
+            outcomes, facts = _walk(step, failed, since.get(step.asset, {}), context)
             if step.action in (Action.LAND, Action.BUILD):
                 lake_step(step, outcomes, context, started)
             failed[step.asset] = {outcome.hour: outcome.error for outcome in outcomes if outcome.error}
@@ -95,7 +99,16 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
                     lake.discard(table, context.repair_id, context.repair_id)
 
 
-def _walk(step: Step, failed: Failed, context: Context) -> StepResult:
+def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:
+    """What the targets hold before the lake is read: what is written to them later is not known to the rows we compute."""
+    found = {}
+    for step in plan.steps:
+        if step.action is Action.PUBLISH and target_exists(context.warehouse(), step.node.table):
+            found[step.asset] = fingerprints.net(context.warehouse(), step.node.table, list(step.hours))
+    return found
+
+
+def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> StepResult:
     """Do one step for the hours that have what they need; the others are named with what they wait for."""
     if step.action is Action.LAND:
         return _land(step, context)
@@ -112,7 +125,7 @@ def _walk(step: Step, failed: Failed, context: Context) -> StepResult:
     facts: Mapping[str, Fact] = {}
     if hours:
         files = lake.files(table, hours, branch=context.repair_id if step.from_branch else MAIN)
-        published, facts = publish_step(step, hours, files, context)
+        published, facts = publish_step(step, hours, files, since, context)
         outcomes += published
     return outcomes, facts
 

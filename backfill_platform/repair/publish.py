@@ -34,10 +34,16 @@ PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CONTRACT)
 StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 
 
-def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile], context: Context) -> StepResult:
+def publish_step(
+    step: Step,
+    hours: Collection[datetime],
+    files: list[LakeFile],
+    since: Mapping[datetime, Fingerprint],
+    context: Context,
+) -> StepResult:
     """Stage the files' rows, compare, prove, and for a publish step write: the outcome of every hour, and their sums.
 
-    The files are those of the hours; what was done is in the ledger.
+    The files are those of the hours, `since` the net states when the repair began; what was done is in the ledger.
     """
     table, publishes = step.node.table, step.action is Action.PUBLISH
     warehouse = context.warehouse()
@@ -56,7 +62,7 @@ def publish_step(step: Step, hours: Collection[datetime], files: list[LakeFile],
     with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes) as staging:
         pull = context.loading is Loading.PULL
         staging.load_files([file.path if pull else file.uri for file in files], expected, context.loading)
-        prepared = prepare(staging, hours, heal=context.heal)
+        prepared = prepare(staging, hours, since=since, heal=context.heal)
         book = Book(context, staging, step, started)
         suspect: Mapping[datetime, str] = {}
         if publishes:

@@ -8,6 +8,7 @@ from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.engine import Context
+from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.patches import Undoable, load_undone, patched_hours, undoable
 from backfill_platform.warehouse.prepare import HourPublish, prepare
 from backfill_platform.warehouse.publish import publish
@@ -57,11 +58,12 @@ def undo(context: Context, repair: str, hours: HourRange | None = None, tenant: 
         if table.name not in patches:
             continue
         started = context.clock()
+        since = fingerprints.net(warehouse, table, patches[table.name])
         found = undoable(warehouse, table, repair, patches[table.name], tenant)
         with Staging(warehouse, table, context.repair_id, patches[table.name]) as staging:
             load_undone(staging, repair, patches[table.name], tenant)
             book = Book(context, staging, None, started)
-            prepared = prepare(staging, patches[table.name])
+            prepared = prepare(staging, patches[table.name], since=since)
             results = publish(prepared, on_step=book.before_inserts(prepared))
         book.close(results)
         yield Undone(str(table), found, results)

@@ -20,6 +20,7 @@ from backfill_platform.errors import WarehouseError
 from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.sql import (
     SIGN,
+    Condition,
     hour_from,
     hour_number,
     identifier,
@@ -99,18 +100,35 @@ class HourDiff:
         return bool(self.changed or self.only_there or self.only_here)
 
 
+def find_differences(staging: Staging, hours: Collection[datetime]) -> None:
+    """Note the rows of the hours that are on one side only. The hours must be healthy, so that no row is there twice."""
+    table = staging.table
+    where, identity, hour = within(table, hours), row_identity(table), identifier(table.hour)
+    sides = (
+        f"SELECT {hour} AS __hour, {identity} AS __row, 1 AS __side FROM {staging.desired} WHERE {where.sql} UNION ALL "
+        f"SELECT {hour}, {identity}, -1 FROM ({staging.target.stored(where.sql)})"
+    )
+    staging.warehouse.command(
+        f"INSERT INTO {staging.differing} SELECT any(__hour), __row.1, __row.2 FROM ({sides}) "
+        "GROUP BY __row HAVING sum(__side) != 0",
+        parameters=where.parameters,
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id("compare"),
+        doing=f"comparing what is stored with what is desired of {table}",
+    )
+
+
 def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
-    """Write a cancel for each stored row of the hours that is not desired as it is. The hours must be healthy.
+    """Write a cancel for each stored row of the hours that differs.
 
     FINAL reads the rows as they are stored, so a cancel is a full copy and sums over uncollapsed rows stay right.
     """
     table, version = staging.table, staging.target.version
-    where, identity = within(table, hours), row_identity(table)
+    where = within(table, hours)
     columns = names([*table.column_names, *([version] if version else [])])
     staging.warehouse.command(
         f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
-        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) "
-        f"WHERE {identity} NOT IN (SELECT {identity} FROM {staging.desired} WHERE {where.sql})",
+        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) WHERE {_differs(staging, where)}",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("cancels"),
@@ -119,13 +137,13 @@ def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
 
 
 def write_states(staging: Staging, hours: Collection[datetime]) -> None:
-    """Write each desired row of the hours that is not stored as it is. Only after all cancels.
+    """Write each desired row of the hours that differs. Only after all cancels.
 
     In a versioned table a state gets the version after all that are stored of its key, cancelled ones included: under a
     version that was there already, ClickHouse would let it vanish together with the cancel.
     """
     table, version = staging.table, staging.target.version
-    where, identity = within(table, hours), row_identity(table)
+    where = within(table, hours)
     columns, keys = names(table.column_names), names(sorting_key(table))
     desired, into = f"{staging.desired} AS __desired", columns
     if version:
@@ -136,12 +154,16 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
         columns, into = f"{columns}, {next_version}", f"{columns}, {identifier(version)}"
     staging.warehouse.command(
         f"INSERT INTO {staging.delta} ({into}, {identifier(SIGN)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
-        f"AND {identity} NOT IN (SELECT {identity} FROM ({staging.target.stored(where.sql)}))",
+        f"AND {_differs(staging, where)}",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("states"),
         doing=f"writing the states for {table}",
     )
+
+
+def _differs(staging: Staging, where: Condition) -> str:
+    return f"{row_identity(staging.table)} IN (SELECT city, xxh3 FROM {staging.differing} WHERE {where.sql})"
 
 
 def merge_parts(staging: Staging, name: str) -> None:

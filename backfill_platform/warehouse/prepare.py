@@ -14,7 +14,7 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed
 from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.diff import HourDiff, describe, merge_parts, write_cancels, write_states
+from backfill_platform.warehouse.diff import HourDiff, describe, find_differences, merge_parts, write_cancels, write_states
 from backfill_platform.warehouse.health import disagreement, unhealthy
 from backfill_platform.warehouse.sql import SIGN, hour_from, hour_number, target_name
 from backfill_platform.warehouse.staging import OnStep, Staging, no_step
@@ -37,7 +37,7 @@ class Status(StrEnum):
 class HourPublish:
     """The result of an hour: net state before, what it should be, net state after (None where it was not read).
 
-    `ailment` says what healing took away, or will take away; `pre` is what FINAL shows then.
+    `ailment` says what healing took away, or will take away; `pre` is what FINAL shows then, and `net` the net state itself.
     """
 
     hour: datetime
@@ -49,6 +49,7 @@ class HourPublish:
     states: int = 0
     error: BackfillError | None = None
     ailment: str = ""
+    net: Fingerprint | None = None
 
     @property
     def untouched(self) -> int:
@@ -73,11 +74,19 @@ class Prepared:
 
 
 def prepare(
-    staging: Staging, hours: Collection[datetime], *, samples: int = 5, heal: bool = False, on_step: OnStep = no_step
+    staging: Staging,
+    hours: Collection[datetime],
+    *,
+    since: Mapping[datetime, Fingerprint] | None = None,
+    samples: int = 5,
+    heal: bool = False,
+    on_step: OnStep = no_step,
 ) -> Prepared:
     """Validate the loaded rows, pass each hour through the health gate, write the delta, prove and describe it.
 
-    With `heal`, an unhealthy hour is compared as FINAL shows it, which is what `publish` makes of it first.
+    `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused with
+    ConcurrentWriter, because the rows cannot know of it. With `heal`, an unhealthy hour is compared as FINAL shows it, which
+    is what `publish` makes of it first.
     Writes nothing outside the staging tables. Raises CheckFailed when desired rows lie outside the hours.
     """
     repeated = staging.validate(hours)
@@ -85,6 +94,9 @@ def prepare(
     on_step("validated")
     results = look(staging, want, heal=heal)
     on_step("fingerprinted")
+    for hour, result in results.items():
+        if since is not None and hour in since and since[hour] != result.net and result.status is Status.PROVEN:
+            results[hour] = refused(result, _written_since(staging.table, hour))
     for hour, error in repeated.items():
         results[hour] = refused(results[hour], error)
     return described(staging, stage_delta(staging, results, on_step), samples=samples, heal=heal)
@@ -106,7 +118,7 @@ def look(staging: Staging, want: Mapping[datetime, Fingerprint], *, heal: bool) 
         before = differing  # it may only be that somebody wrote between the two readings
     results = {}
     for hour in sorted(want):
-        result = HourPublish(hour, Status.PROVEN, final[hour], want[hour])
+        result = HourPublish(hour, Status.PROVEN, final[hour], want[hour], net=net[hour])
         if hour in differing:
             error = sick.get(hour) or disagreement(table, hour)
             result = replace(result, ailment=str(error)) if heal else refused(result, error)
@@ -134,9 +146,9 @@ def refused(result: HourPublish, error: BackfillError) -> HourPublish:
 def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep) -> dict[datetime, HourPublish]:
     """Write and prove the delta of the hours that are to be published, and of no others.
 
-    Hours that fail the proof are refused, hours that somebody wrote meanwhile are looked at again, and the delta is built anew.
-    Only the rows of an hour are ever compared with each other, so leaving one out does not change the rows of the others, also
-    not within a daily partition.
+    Hours that fail the proof, or that somebody wrote meanwhile, are refused and the delta is built again without them. Only the
+    rows of an hour are ever compared with each other, so leaving one out does not change the rows of the others, also not
+    within a daily partition.
     """
     results = dict(results)
     for _ in range(ROUNDS):
@@ -147,9 +159,9 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
         if not failed:
             return results
         now = fingerprints.net(staging.warehouse, staging.table, failed)
-        late = [hour for hour in failed if now[hour] != results[hour].pre and not results[hour].ailment]
-        results |= {hour: refused(results[hour], error) for hour, error in failed.items()}
-        results |= look(staging, {hour: results[hour].want for hour in late}, heal=False)
+        for hour, error in failed.items():
+            late = now[hour] != results[hour].net
+            results[hour] = refused(results[hour], raced(staging.table, hour) if late else error)
     for hour in to_publish(results):
         results[hour] = refused(results[hour], raced(staging.table, hour))
     _write_delta(staging, [], on_step)
@@ -158,8 +170,10 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
 
 def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) -> None:
     # Emptied, not created anew: a fenced attempt must fail here instead of coming back to life.
-    staging.warehouse.command(f"TRUNCATE TABLE {staging.delta} SYNC", doing=f"emptying the delta for {staging.table}")
+    for name in (staging.differing, staging.delta):
+        staging.warehouse.command(f"TRUNCATE TABLE {name} SYNC", doing=f"emptying the delta for {staging.table}")
     for hours in _portions(results):
+        find_differences(staging, hours)
         write_cancels(staging, hours)
     on_step("cancels")
     for hours in _portions(results):
@@ -206,6 +220,13 @@ def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collec
         for hour in hours
         if results[hour].pre + delta[hour] != results[hour].want
     }
+
+
+def _written_since(table: Table, hour: datetime) -> ConcurrentWriter:
+    return ConcurrentWriter(
+        f"{table} {format_hour(hour)}: somebody has written the hour since the lake was read for it, and the repair would undo "
+        "that; nothing was published. Repair the hour again from a lake that has these events"
+    )
 
 
 def raced(table: Table, hour: datetime) -> ConcurrentWriter:

@@ -117,6 +117,11 @@ class Staging:
         return qualified(STAGING_DATABASE, self.delta_name)
 
     @property
+    def differing(self) -> str:
+        """The quoted table of the rows that are only stored or only desired: their hour and both hashes."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_differing")
+
+    @property
     def earlier(self) -> str:
         """The quoted table of the delta as it was before a live writer made us look again."""
         return qualified(STAGING_DATABASE, f"{self._prefix}_earlier")
@@ -169,6 +174,11 @@ class Staging:
             f"SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
+        self.warehouse.command(
+            f"CREATE TABLE {self.differing} ({identifier(self.table.hour)} DateTime64(6, 'UTC'), city UInt64, xxh3 UInt64) "
+            f"ENGINE = MergeTree ORDER BY {identifier(self.table.hour)} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
+        )
         for name in (self.delta, self.earlier, self.healed):
             self.create_like_target(name)
         self._on_step("created")
@@ -196,7 +206,7 @@ class Staging:
 
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
-        for name in (self.desired, self.delta, self.earlier, self.healed):
+        for name in (self.desired, self.differing, self.delta, self.earlier, self.healed):
             self.warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing=f"dropping {name}")
 
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
@@ -261,11 +271,21 @@ class Staging:
                 f"{self.table}: {problem} (the column {self.table.hour} runs from {first} to {last}); nothing was published. "
                 "Rows must be owned by the hours that are repaired"
             )
+        keys = names(sorting_key(self.table))
+        suspects = self.warehouse.rows(
+            f"SELECT {hour_number(self.table)} AS __hour FROM {self.desired} "
+            f"GROUP BY __hour HAVING count() != uniqExact(cityHash64(tuple({keys})))",
+            doing=f"looking for repeated keys in the desired rows of {self.table}",
+        )
+        if not suspects:
+            return {}
+        suspected = within(self.table, [hour_from(number) for (number,) in suspects])
         repeated = self.warehouse.rows(
             f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {hour}, count() AS __rows "
-            f"FROM {self.desired} GROUP BY {names(sorting_key(self.table))} HAVING __rows > 1) GROUP BY __hour",
+            f"FROM {self.desired} WHERE {suspected.sql} GROUP BY {keys} HAVING __rows > 1) GROUP BY __hour",
+            parameters=suspected.parameters,
             settings={"optimize_aggregation_in_order": 1},  # the rows are sorted by it: memory does not grow with them
-            doing=f"looking for repeated keys in the desired rows of {self.table}",
+            doing=f"counting repeated keys in the desired rows of {self.table}",
         )
         return {
             hour_from(number): CheckFailed(

@@ -17,6 +17,7 @@ from backfill_platform.errors import BackfillError, ConcurrentWriter, Preconditi
 from backfill_platform.warehouse import embedded, fingerprints, push
 from backfill_platform.warehouse import publish as protocol
 from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.prepare import HourPublish
 from backfill_platform.warehouse.sql import target_name
 from backfill_platform.warehouse.staging import Loading, Staging
 from backfill_platform_tests.crash.conftest import Mortal
@@ -210,44 +211,49 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_neither_the_writer_nor_the_repair_loses_anything(mortal: Mortal, table: Table, seed: int) -> None:
-    """A live writer adds and updates rows of its own while hours are repaired over and over.
+    """A live writer adds and updates rows of its own while hours are repaired over and over from a lake that knows them.
 
-    Afterwards each hour is healthy, holds every row of the writer in its last state, and, once the writer is done, is what the
-    repair wants.
+    Hours that it wrote while they were repaired are refused or not verified. In the end each hour is healthy, holds every
+    row of the writer in its last state, and, once the writer is done, is what the repair wants.
     """
     chance = random.Random(seed)
     create_kind(mortal.warehouse, table, "attach")
     write_live(mortal.warehouse, table, OLD)
     written: dict[tuple[object, str], dict[str, object]] = {}
-    done = threading.Event()
+    done, lake = threading.Event(), threading.Lock()
 
     def write() -> None:
         with closing(Warehouse(mortal.server.url)) as own:
             while not done.is_set():
                 hour = chance.choice(HOURS)
                 row = visit(hour, f"live {chance.randrange(3)}", pages=chance.randrange(100))
-                before = written.get((hour, row["visitor"]))
-                if before is not None:
-                    write_live(own, table, [before], sign=-1)
-                write_live(own, table, [row])
-                written[hour, row["visitor"]] = row
+                with lake:
+                    before = written.get((hour, row["visitor"]))
+                    if before is not None:
+                        write_live(own, table, [before], sign=-1)
+                    write_live(own, table, [row])
+                    written[hour, row["visitor"]] = row
                 done.wait(chance.random() * 0.3)
 
     thread = threading.Thread(target=write)
     thread.start()
-    told = []
+    told: list[HourPublish] = []
+    done_hours = 0
     rows = NEW
     try:
         for _ in range(4):
-            # The lake knows what the writer has written so far, and a repair makes the hours so.
-            known = [row for key, row in list(written.items())]
-            results = repair(mortal.warehouse, table, HOURS, rows + known)
+            with lake:
+                since = fingerprints.net(mortal.warehouse, table, HOURS)
+                known = list(written.values())
+            results = repair(mortal.warehouse, table, HOURS, rows + known, since=since)
             told += [result for result in results.values() if result.error]
+            done_hours += sum(not result.error for result in results.values())
             rows = OLD if rows is NEW else NEW
     finally:
         done.set()
         thread.join()
     assert all(isinstance(result.error, ConcurrentWriter) or result.status == "unverified" for result in told), told
+    assert done_hours, "the writer kept the repairs from everything"
     hours = {TEN, ELEVEN, MIDNIGHT}
     net = fingerprints.net(mortal.warehouse, table, hours)
     assert net == fingerprints.final(mortal.warehouse, table, hours)

@@ -53,8 +53,16 @@ CASES: dict[str, dict[str, Cases]] = {
         ),
         "sessions": Cases(
             {
-                "hour": T0, "client_id": 0, "started_at": T0, "ended_at": T0, "duration_seconds": 0, "requests": 1, "errors": 0,
-                "bytes": 0, "entry_url": "/", "is_open": False,
+                "hour": T0,
+                "client_id": 0,
+                "started_at": T0,
+                "ended_at": T0,
+                "duration_seconds": 0,
+                "requests": 1,
+                "errors": 0,
+                "bytes": 0,
+                "entry_url": "/",
+                "is_open": False,
             },
             {
                 **at_least(0, "client_id", "duration_seconds", "errors", "bytes"),
@@ -66,8 +74,17 @@ CASES: dict[str, dict[str, Cases]] = {
         ),
         "site_hourly": Cases(
             {
-                "hour": T0, "sessions": 1, "open_sessions": 0, "requests": 1, "unique_clients": 1, "bytes": 0, "errors": 0,
-                "error_rate": 1.0, "duration_p50_seconds": 0, "duration_p90_seconds": 0, "duration_p99_seconds": 0,
+                "hour": T0,
+                "sessions": 1,
+                "open_sessions": 0,
+                "requests": 1,
+                "unique_clients": 1,
+                "bytes": 0,
+                "errors": 0,
+                "error_rate": 1.0,
+                "duration_p50_seconds": 0,
+                "duration_p90_seconds": 0,
+                "duration_p99_seconds": 0,
             },
             {
                 **at_least(0, "open_sessions", "bytes", "errors"),
@@ -80,13 +97,31 @@ CASES: dict[str, dict[str, Cases]] = {
     },
     "payments": {
         "payments": Cases(
-            {"ingestion_hour": T0, "event_time": T0, "household_id": 1, "store_id": 1, "basket_id": 1, "product_id": 1, "quantity": 0, "sales_cents": 0},
+            {
+                "ingestion_hour": T0,
+                "event_time": T0,
+                "household_id": 1,
+                "store_id": 1,
+                "basket_id": 1,
+                "product_id": 1,
+                "quantity": 0,
+                "sales_cents": 0,
+            },
             {**at_least(1, "household_id", "store_id", "basket_id", "product_id"), **at_least(0, "quantity", "sales_cents")},
             {},
         ),
         "velocity": Cases(
-            {"hour": T0, "household_id": 1, "paid_at": T0, "store_id": 1, "basket_id": 1, "lines": 1, "amount_cents": 0, "payments_trailing": 1,
-                 "amount_trailing_cents": 0},
+            {
+                "hour": T0,
+                "household_id": 1,
+                "paid_at": T0,
+                "store_id": 1,
+                "basket_id": 1,
+                "lines": 1,
+                "amount_cents": 0,
+                "payments_trailing": 1,
+                "amount_trailing_cents": 0,
+            },
             {
                 **at_least(1, "household_id", "store_id", "basket_id", "lines", "payments_trailing"),
                 **at_least(0, "amount_cents"),
@@ -96,13 +131,24 @@ CASES: dict[str, dict[str, Cases]] = {
             {},
         ),
         "payments_hourly": Cases(
-            {"hour": T0, "payments": 1, "amount_cents": 0, "households": 1, "repeated": 0, "most_payments_trailing": 1,
-                 "most_amount_trailing_cents": 0},
+            {
+                "hour": T0,
+                "payments": 1,
+                "amount_cents": 0,
+                "households": 1,
+                "repeated": 0,
+                "most_payments_trailing": 1,
+                "most_amount_trailing_cents": 0,
+            },
             {
                 **at_least(1, "payments", "households", "most_payments_trailing"),
                 **at_least(0, "amount_cents", "repeated", "most_amount_trailing_cents"),
             },
-            {"one row": [{}, {}], "households within payments": [{"households": 2}], "repeated within payments": [{"repeated": 2}]},
+            {
+                "one row": [{}, {}],
+                "households within payments": [{"households": 2}],
+                "repeated within payments": [{"repeated": 2}],
+            },
         ),
     },
     "playbacks": {
@@ -116,7 +162,16 @@ CASES: dict[str, dict[str, Cases]] = {
             {},
         ),
         "attribution": Cases(
-            {"hour": T0, "user_id": 1, "title_id": 1, "shown_at": T0, "impression_id": "i", "plays": 1, "first_play_id": "p", "first_played_at": T0},
+            {
+                "hour": T0,
+                "user_id": 1,
+                "title_id": 1,
+                "shown_at": T0,
+                "impression_id": "i",
+                "plays": 1,
+                "first_play_id": "p",
+                "first_played_at": T0,
+            },
             {
                 **at_least(1, "user_id", "title_id"),
                 "impression_id: str_length(1, None)": {"impression_id": ""},
@@ -136,7 +191,7 @@ CASES: dict[str, dict[str, Cases]] = {
             {"one row": [{}, {}], "played within impressions": [{"played": 3}], "played within plays": [{"played": 2}]},
         ),
     },
-}  # fmt: skip
+}
 
 MODULES = [f"{pipelines.__name__}.{module.name}" for module in pkgutil.iter_modules(pipelines.__path__)]
 PIPELINES = load_pipelines(module for module in MODULES if not module.endswith(("_reference", ".spec", ".registry")))

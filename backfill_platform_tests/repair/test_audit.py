@@ -21,6 +21,7 @@ from backfill_platform.repair.audit import SAMPLES
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome
 from backfill_platform.spark.checks import ROWS_ADD_UP, ROWS_VALID
 from backfill_platform.spark.dedupe import Counts, Deduplicated
+from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import Click, hour
 from backfill_platform_tests.repair.world import World
 
@@ -43,10 +44,10 @@ REJECTED = [f"{client},30/Apr/1998,22:10:00,/{'x' * client * 100},-,0" for clien
 
 
 @pytest.fixture
-def world(tmp_path: Path, spark: "SparkSession") -> World:
-    """Two hours of clicks and seven lines without a status. Only the lake is used: there is no warehouse."""
+def world(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> World:
+    """Two hours of clicks and seven lines without a status. Of the warehouse only the ledger is used."""
     lines = [click.line for click in CLICKS] + REJECTED
-    return World.over(tmp_path, spark, None, lines, 2)  # type: ignore[arg-type]
+    return World.over(tmp_path, spark, warehouse, lines, 2)
 
 
 def outcomes(

@@ -1,7 +1,6 @@
 """Whole repairs on real engines: Spark, Iceberg and a ClickHouse, over random clicks and their pure reference."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,12 +35,6 @@ MALFORMED = ["", "no commas here", "1,30/Apr/1998,22:10:00,/x,-,0", "1,01/Jan/20
 
 def requests(clicks: list[Click]) -> list[Request]:
     return [Request(c.client, c.at, c.url, int(c.status), int(c.bytes)) for c in clicks]
-
-
-@pytest.fixture(scope="module")
-def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
-    with closing(Warehouse(warehouse_url)) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

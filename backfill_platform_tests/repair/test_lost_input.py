@@ -1,7 +1,6 @@
 """What must not happen when input is missing: rows deleted, sessions cut and called closed, hours landed away."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
 
 # One client clicks every 20 minutes for four hours; another comes once an hour.
 CLICKS = [Click(1, second) for second in range(0, 4 * 3600, 1200)] + [Click(2, 3600 * n + 60) for n in range(4)]
-
-
-@pytest.fixture(scope="module")
-def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
-    with closing(Warehouse(warehouse_url)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import gzip
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -33,12 +32,6 @@ MALFORMED = {
     "1,2,3,4,1.0,-1.0,0.0,0.0,0.0,9,2017-03-01 18:00:00": "sales_cents: greater_than_or_equal_to(0)",
     "1,2,3,4,1.0,1.0,0.0,0.0,0.0,9,2017-03-01 21:00:00": "event_time: not within the hours of its file",
 }
-
-
-@pytest.fixture(scope="module")
-def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
-    with closing(Warehouse(warehouse_url)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -20,14 +20,6 @@ _numbers = itertools.count()
 MakeTable = Callable[..., Table]
 
 
-@pytest.fixture(scope="session")
-def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
-    """A connection to the warehouse of the test session."""
-    connection = Warehouse(warehouse_url)
-    yield connection
-    connection.close()
-
-
 @pytest.fixture
 def declared(warehouse: Warehouse) -> Iterator[MakeTable]:
     """Declares `visits` under a name of its own; whatever exists under it is dropped after the test."""

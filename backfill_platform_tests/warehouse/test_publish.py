@@ -240,23 +240,8 @@ def test_rows_outside_the_hours_publish_nothing(warehouse: Warehouse, visits: Ta
     assert_holds(warehouse, visits, [])
 
 
-def test_what_a_live_writer_did_before_the_diff_is_part_of_the_diff(warehouse: Warehouse, visits: Table) -> None:
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1)])
-    written: list[str] = []
-
-    def interfere(name: str) -> None:
-        if name == "fingerprinted":
-            written.append(name)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
-
-    results = repair(warehouse, visits, [TEN], [visit(TEN, "ada", pages=2)], on_step=interfere)
-    assert (statuses(results), written) == ({TEN: "published"}, ["fingerprinted"])
-    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=2)])
-
-
-@pytest.mark.parametrize("step", ["cancels", "states", "merged", "proven", "kept"])
-def test_what_a_live_writer_did_after_the_diff_is_never_undone(warehouse: Warehouse, visits: Table, step: str) -> None:
+@pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept"])
+def test_what_a_live_writer_did_after_the_first_look_is_never_undone(warehouse: Warehouse, visits: Table, step: str) -> None:
     """It writes to the hour TEN at the step; ELEVEN, in the same part of the delta, is published without it."""
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
     written: list[str] = []
@@ -273,6 +258,18 @@ def test_what_a_live_writer_did_after_the_diff_is_never_undone(warehouse: Wareho
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert (results[TEN].cancels, results[TEN].states) == (0, 0)
     assert_holds(warehouse, visits, [visit(TEN, "ada", pages=7), visit(ELEVEN, "ada", pages=2)])
+
+
+def test_what_a_live_writer_did_after_the_lake_was_read_is_never_undone(warehouse: Warehouse, visits: Table) -> None:
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1), visit(TWELVE, "ada")])
+    since = fingerprints.net(warehouse, visits, [TEN, ELEVEN, TWELVE])
+    write_live(warehouse, visits, [visit(TEN, "live")])
+    write_live(warehouse, visits, [visit(TWELVE, "bob")])
+    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2), visit(TWELVE, "ada"), visit(TWELVE, "bob")]
+    results = repair(warehouse, visits, [TEN, ELEVEN, TWELVE], rows, since=since)
+    assert statuses(results) == {TEN: "refused", ELEVEN: "published", TWELVE: "unchanged"}
+    assert isinstance(results[TEN].error, ConcurrentWriter)
+    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "live"), *rows[1:]])
 
 
 def test_a_live_writer_that_does_what_the_repair_would_do_is_let_be(warehouse: Warehouse, visits: Table) -> None:

@@ -246,9 +246,9 @@ def test_rows_beside_the_full_hour_stop_the_attempt(warehouse: Warehouse, visits
 def test_a_new_attempt_drops_what_earlier_ones_left(warehouse: Warehouse, visits: Table) -> None:
     for _ in range(2):
         staged(warehouse, visits, [visit(TEN, "ada")])
-    assert len(staging_tables(warehouse, visits)) == 4
+    assert len(staging_tables(warehouse, visits)) == 5
     with Staging(warehouse, visits, attempt(), [TEN, ELEVEN]):
-        assert len(staging_tables(warehouse, visits)) == 4
+        assert len(staging_tables(warehouse, visits)) == 5
     assert staging_tables(warehouse, visits) == []
 
 
@@ -327,7 +327,7 @@ def test_a_zombie_that_builds_its_delta_again_does_not_come_back_to_life(warehou
 def test_kept_tables_stay_until_the_next_attempt(warehouse: Warehouse, visits: Table) -> None:
     with Staging(warehouse, visits, attempt(), [TEN, ELEVEN]) as staging:
         staging.keep()
-    assert len(staging_tables(warehouse, visits)) == 4
+    assert len(staging_tables(warehouse, visits)) == 5
     assert statuses(repair(warehouse, visits, [TEN], [visit(TEN, "ada")])) == {TEN: "published"}
     assert staging_tables(warehouse, visits) == []
 
