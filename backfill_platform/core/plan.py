@@ -77,6 +77,11 @@ class Plan:
     hours: HourRange
     steps: tuple[Step, ...]
 
+    @property
+    def assets(self) -> tuple[AssetPath, ...]:
+        """The assets it materializes: those it was made for, in the order of the flow."""
+        return tuple(step.asset for step in self.steps if step.promote or step.action in (Action.DRY_RUN, Action.PUBLISH))
+
 
 def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: Collection[AssetPath]) -> Plan:
     """The steps that materialize the given assets for the given hours.
