@@ -172,8 +172,8 @@ def coverage(closures: Sequence[Sequence[tuple[timedelta, int]]], sessions: int)
 
 
 def _bar(share: float) -> str:
-    eighths = math.floor(share * _BAR * 8)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    whole, eighths = divmod(math.floor(share * _BAR * 8), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def _hours(span: timedelta) -> str:
