@@ -59,7 +59,7 @@ unsealed_flag = click.option("--unsealed", is_flag=True, help="also publish to h
 
 
 def parse_damage(
-    start: str | None, end: str | None, damaged_from: str | None, damaged_to: str | None, tenants: Any
+    start: str | None, end: str | None, damaged_from: str | None, damaged_to: str | None, tenants: tuple[str, ...]
 ) -> Damage | None:
     """The damage that is asked for instead of a range, None for a range. Raises UsageError unless it is one of the two."""
     if damaged_from is None and damaged_to is None:
@@ -73,7 +73,7 @@ def parse_damage(
         raise UsageError("give a range (--from, --to) or damage (--damaged-from, --damaged-to), not both")
     if damaged_from is None or damaged_to is None:
         raise UsageError("give both --damaged-from and --damaged-to")
-    return Damage(parse_moment(damaged_from), parse_moment(damaged_to), tuple(tenants))
+    return Damage(parse_moment(damaged_from), parse_moment(damaged_to), tenants)
 
 
 def pipeline_and_hours(settings: Settings, pipeline: str, start: str | None, end: str | None) -> tuple[Any, HourRange]:

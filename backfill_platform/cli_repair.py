@@ -1,7 +1,7 @@
 """The commands that make plans and walk them: `plan`, `dry-run` and `run`.
 
-All three work on the same value: a tuple of plans, one per contiguous range of hours, in the order in which they are run. `plan`
-explains it, the others walk it, one Dagster run per plan.
+All three work on the same value: a tuple of plans, one per contiguous range of hours, in the order in which they are run.
+`plan` explains it, the others walk it, one Dagster run per plan.
 """
 
 import json
@@ -176,7 +176,7 @@ def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], outp
         facts = [terminal.outcome_facts(outcome) for report in reports for outcome in report.outcomes]
         errors = "\n".join(report.error for report in reports if report.error)
         runs = [report.run_id for report in reports]
-        told = {"run": runs[-1], "runs": runs, "success": _all_well(reports), "error": errors, "hours": facts}
+        told = {"run": runs[-1] if runs else "", "runs": runs, "success": _all_well(reports), "error": errors, "hours": facts}
         terminal.show_json(told)
         return reports
     for report in reports:

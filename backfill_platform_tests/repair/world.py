@@ -69,14 +69,14 @@ class World:
     def plan(self, assets: Iterable[AssetPath], hours: HourRange | None = None) -> Plan:
         return make_plan(self.pipeline.name, self.pipeline.nodes, hours or self.hours, tuple(assets))
 
-    def context(self, pipeline: Pipeline | None = None) -> Context:
+    def context(self, pipeline: Pipeline | None = None, now: datetime | None = None) -> Context:
         self.repairs += 1
         return Context(
             pipeline or self.pipeline,
             self.lake,
             lambda: self.spark,
             lambda: self.warehouse,
-            clock=lambda: datetime.now(UTC),
+            clock=lambda: now or datetime.now(UTC),
             repair_id=f"r{self.repairs}",
             reason="a test",
             requester="pytest",
@@ -91,15 +91,20 @@ class World:
         pipeline: Pipeline | None = None,
         contract: Contract = ANYTHING,
         landing: Landing = Landing.SAFE,
+        now: datetime | None = None,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Walk the plan to its end; the outcomes by asset and hour."""
-        events: list[Event] = list(
-            run(self.plan(assets, hours), replace(self.context(pipeline), contract=contract, landing=landing))
-        )
+        """Make a plan and walk it to its end; the outcomes by asset and hour."""
+        context = replace(self.context(pipeline, now), contract=contract, landing=landing)
+        return self.walk([self.plan(assets, hours)], context)
+
+    def walk(self, plans: Iterable[Plan], context: Context | None = None) -> dict[AssetPath, dict[datetime, HourOutcome]]:
+        """Walk plans one after the other, each as a repair of its own unless a context is given; the outcomes of all."""
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
-        for event in events:
-            if isinstance(event, HourOutcome):
-                found.setdefault(event.asset, {})[event.hour] = event
+        for plan in plans:
+            events: list[Event] = list(run(plan, context or self.context()))
+            for event in events:
+                if isinstance(event, HourOutcome):
+                    found.setdefault(event.asset, {})[event.hour] = event
         return found
 
     def net(self) -> dict[str, Prints]:
