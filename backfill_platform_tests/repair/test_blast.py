@@ -100,7 +100,7 @@ def test_what_the_lake_cannot_tell_is_taken_for_changed(world: World) -> None:
 
 
 def test_sessions_in_quarantine_may_be_among_the_changed(world: World) -> None:
-    rejecting = with_rule(world.pipeline, world.sessions, RowRule("one end", lambda: F.col("requests") != 1))
+    rejecting = with_rule(world.pipeline, world.sessions, RowRule("more than one", lambda: F.col("requests") != 1))
     write_lines(world.folder / "requests.csv", [click.line for click in [*WHOLE, Click(4, at(3, 1)), Click(4, at(3, 2))]])
     world.run(
         [world.pipeline.raw.table.path, world.pipeline.derived[0].table.path], HourRange(hour(3), hour(4)), pipeline=rejecting
