@@ -114,9 +114,8 @@ def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSess
 
 def test_proxies_that_do_not_idle_for_six_days_cost_an_hour_no_more_than_its_cap(spark: "SparkSession", tmp_path: Path) -> None:
     end, one, cap = 6 * 24 * 3600, HourRange(hour(70), hour(71)), timedelta(hours=6)
-    older, starting = (
-        [Click(client, second) for second in range(start, end, 1200)] for client, start in ((1, 0), (2, 70 * 3600))
-    )
+    older = [Click(1, second) for second in range(0, end, 1200)]
+    starting = [Click(2, second) for second in range(70 * 3600, end, 1200)]
     crowd = [Click(1000 + second, second) for second in range(0, end, 300)]
     files = Files(spark, tmp_path / "events", older + starting + crowd)
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=cap))
