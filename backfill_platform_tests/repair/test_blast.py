@@ -1,6 +1,7 @@
 """Damaged events, looked up in the lake and repaired: exactly the hours that they may have changed, and the reference after."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.blast import BlastRadius, Damage
 from backfill_platform.core.hours import HourRange
+from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import UsageError
 from backfill_platform.repair.blast import find_blast_radius
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import RowRule
+from backfill_platform.streams.files import HourlyFiles
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import Click, hour, write_lines
 from backfill_platform_tests.repair.test_engine import requests
@@ -132,3 +135,17 @@ def test_an_hour_that_is_lost_is_damaged_as_a_whole_and_landed(world: World) -> 
 def test_damage_outside_the_pipeline_is_refused(world: World) -> None:
     with pytest.raises(UsageError, match="is not within them"):
         look(world, Damage(hour(HOURS), hour(HOURS + 1)))
+
+
+def test_hours_in_which_events_of_the_interval_arrived_late_are_landed_again(
+    tmp_path: Path, spark: "SparkSession", warehouse: Warehouse
+) -> None:
+    world = World.over(tmp_path, spark, warehouse, [], 4)
+    source = HourlyFiles(local_uri(tmp_path) + "/%Y-%m-%dT%H.csv", encoding="ISO-8859-1")
+    world.pipeline = replace(world.pipeline, source=source)
+    arrived = {0: [Click(1, at(0, 5))], 1: [Click(1, at(1, 5))], 2: [Click(2, at(0, 20)), Click(1, at(2, 1))], 3: []}
+    for number, clicks in arrived.items():
+        write_lines(tmp_path / f"{hour(number):%Y-%m-%dT%H}.csv", [click.line for click in clicks])
+    world.run([world.pipeline.raw.table.path])
+    raw = look(world, Damage(hour(0) + timedelta(minutes=15), hour(0) + timedelta(minutes=25))).tables[0]
+    assert raw.why == {hour(0): "holds the interval", hour(2): "events of the interval arrived in it"}
