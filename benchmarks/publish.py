@@ -33,7 +33,7 @@ RESULTS = Path(__file__).parent / "results-publish.md"
 HEAD = """# Diff and publish
 
 `python -m benchmarks.publish` on {cores} cores ({machine}), chdb-core {version}, medians of {runs} runs, all verified by
-fingerprints. The warehouse is the embedded one, rows have ten columns; the peak memory is the server's, over all runs of a size.
+fingerprints. The warehouse is the embedded one, rows have ten columns; the peak memory is the server's, of all its runs.
 
 | hours x rows | stored rows | diff + publish, s of warehouse (spread) | wall s | load s | rows/s | rows written | peak GB |
 |---|---|---|---|---|---|---|---|

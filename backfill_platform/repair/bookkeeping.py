@@ -105,6 +105,12 @@ class Book:
             for hour, attempt in unfinished.items()
         }
 
+    def unhealed_views(self, results: Iterable[HourPublish]) -> dict[datetime, str]:
+        """For hours that were healed: the views that have counted what is gone now."""
+        views = ", ".join(self._staging.target.views)
+        text = f"{views} did not see the partition of this hour being healed: rebuild them for it"
+        return {result.hour: text for result in results if views and result.ailment and result.status is Status.PUBLISHED}
+
     def before_inserts(self, prepared: Prepared) -> Callable[[str], None]:
         """A listener that notes hours as publishing just before the first insert, where views read the target."""
 

@@ -59,7 +59,7 @@ def publish_step(
         objections.update(_objections(context.contract, table, prepared))
         return {**_unsealed(prepared, context), **objections}
 
-    with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes) as staging:
+    with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes, heals=context.heal) as staging:
         pull = context.loading is Loading.PULL
         staging.load_files([file.path if pull else file.uri for file in files], expected, context.loading)
         prepared = prepare(staging, hours, since=since, heal=context.heal)
@@ -68,6 +68,7 @@ def publish_step(
         if publishes:
             suspect = book.suspect_views(hours)
             results = publish(prepared, refuse=refuse, on_step=book.before_inserts(prepared))
+            suspect = {**suspect, **book.unhealed_views(results)}
         else:
             refuse(prepared)
             results = tuple(prepared.hours.values())

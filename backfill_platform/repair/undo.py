@@ -43,7 +43,7 @@ def undo(context: Context, repair: str, hours: HourRange | None = None, tenant: 
         if tenant is not None and not table.tenant:
             continue
         try:
-            patched = patched_hours(warehouse, table, repair)
+            patched = patched_hours(warehouse, table, repair, tenant)
         except PreconditionError:
             continue
         if chosen := tuple(hour for hour in patched if hours is None or hour in hours):

@@ -22,8 +22,22 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse answers only when it is done
 
-# The server answered, but trying again may well work: time-outs, too many queries, the same query id still running.
-_TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 425})
+# The server answered, but trying again may well work: time-outs, too many queries or parts, a query id that still runs.
+_TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 252, 425})
+
+# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look unhealthy; a cached
+# answer would hide what a live writer does; a filter or a set that is cut short would hide rows; and rows that a join does not
+# find count as 0 here, not as NULL.
+EXACT: Mapping[str, str | int] = {
+    "final": 0,
+    "use_query_cache": 0,
+    "join_use_nulls": 0,
+    "additional_table_filters": "{}",
+    "set_overflow_mode": "throw",
+    "max_query_size": 64 << 20,  # a year of single hours in one statement
+}
+# Staging tables of any size are ours to drop.
+_DROPPING = {"max_table_size_to_drop": 0, "max_partition_size_to_drop": 0}
 
 Row = tuple[Any, ...]
 Settings = Mapping[str, str | int]
@@ -70,8 +84,17 @@ class Warehouse:
         query_id: str | None = None,
     ) -> None:
         """Run a statement that returns no rows. Never sent twice, whatever happens to the connection."""
+        merged = {**EXACT, **(settings or {})}
         with _errors(doing):
-            self._client.command(sql, parameters=_parameters(parameters), settings=_settings(settings, query_id))
+            self._client.command(sql, parameters=_parameters(parameters), settings=_settings(merged, query_id))
+
+    def drop(self, name: str, *, doing: str) -> None:
+        """Drop a quoted table if it is there, whatever its size, once the statements that use it are done."""
+        self.command(f"DROP TABLE IF EXISTS {name} SYNC", settings=_DROPPING, doing=doing)
+
+    def empty(self, name: str, *, doing: str) -> None:
+        """Remove all rows of a quoted table, which must be there, whatever its size."""
+        self.command(f"TRUNCATE TABLE {name} SYNC", settings=_DROPPING, doing=doing)
 
     def rows(
         self,
@@ -83,7 +106,8 @@ class Warehouse:
     ) -> list[Row]:
         """All rows of a SELECT."""
         with _errors(doing):
-            result = self._client.query(sql, parameters=_parameters(parameters), settings=_settings(settings, None))
+            merged = {**EXACT, **(settings or {})}
+            result = self._client.query(sql, parameters=_parameters(parameters), settings=_settings(merged, None))
             return [tuple(row) for row in result.result_rows]
 
     def insert_rows(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from backfill_platform.core.hours import format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Column, ColumnType, Table
-from backfill_platform.errors import WarehouseError
-from backfill_platform.warehouse.fingerprints import READ_SETTINGS
+from backfill_platform.errors import PreconditionError, WarehouseError
 from backfill_platform.warehouse.sql import (
     SIGN,
     Condition,
@@ -36,7 +36,6 @@ from backfill_platform.warehouse.staging import STAGING_DATABASE, Staging
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
 DELTA_SETTINGS: Mapping[str, str | int] = {
-    **READ_SETTINGS,
     # A table that remembers inserts would take a delta that is written a second time for a repetition, and drop it.
     "insert_deduplicate": 0,
     "optimize_on_insert": 0,
@@ -47,7 +46,7 @@ DELTA_SETTINGS: Mapping[str, str | int] = {
     "max_partitions_per_insert_block": 0,
 }
 _MERGES = 5
-_IN_ORDER = {**READ_SETTINGS, "optimize_aggregation_in_order": 1}  # the delta is sorted by hour and key
+_IN_ORDER = {"optimize_aggregation_in_order": 1}  # the delta is sorted by hour and key
 
 
 @dataclass(frozen=True)
@@ -160,6 +159,26 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
         query_id=staging.query_id("states"),
         doing=f"writing the states for {table}",
     )
+
+
+def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, PreconditionError]:
+    """The hours of a versioned target that hold the highest version of its type, after which there is none."""
+    table, version = staging.table, identifier(staging.target.version or "")
+    where = within(table, hours)
+    bits, signed = int(staging.target.version_type[-2:]), staging.target.version_type.startswith("Int")
+    rows = staging.warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour FROM {target_name(table)} WHERE {where.sql} GROUP BY __hour "
+        f"HAVING max({version}) = {2 ** (bits - signed) - 1}",
+        parameters=where.parameters,
+        doing=f"looking for the last version of {table}",
+    )
+    return {
+        hour_from(number): PreconditionError(
+            f"{table} {format_hour(hour_from(number))}: a row has the highest {staging.target.version_type} as its version, so "
+            "no state can come after it; write that row anew under a lower version"
+        )
+        for (number,) in rows
+    }
 
 
 def _differs(staging: Staging, where: Condition) -> str:
@@ -329,6 +348,5 @@ def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tu
     return staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {', '.join(sums)} FROM {source} WHERE {where.sql} GROUP BY __hour",
         parameters=where.parameters,
-        settings=READ_SETTINGS,
         doing=f"adding up the numbers of {table}",
     )

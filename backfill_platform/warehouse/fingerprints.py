@@ -4,7 +4,7 @@ All use the same hash over the declared columns in their order, on values that h
 compared and added. Hours without rows are absent from SQL and EMPTY in the result.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from backfill_platform.core.identity import EMPTY, Fingerprint
@@ -24,10 +24,6 @@ from backfill_platform.warehouse.sql import (
 )
 
 Fingerprints = dict[datetime, Fingerprint]
-
-# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look unhealthy; a
-# cached answer would hide what a live writer does. Rows that a join does not find count as 0 here, not as NULL.
-READ_SETTINGS: Mapping[str, str | int] = {"final": 0, "use_query_cache": 0, "join_use_nulls": 0}
 
 
 def net(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str | None = None) -> Fingerprints:
@@ -85,7 +81,7 @@ def _fingerprints(
     rows = warehouse.rows(
         sql,
         parameters=where.parameters,
-        settings={**READ_SETTINGS, **(settings or {})},
+        settings=settings,
         doing=f"taking the fingerprints of {of} of {table}",
     )
     found = {hour_from(number): Fingerprint(count, hash_) for number, count, hash_ in rows}

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from datetime import datetime
 
 from backfill_platform.core.hours import format_hour
+from backfill_platform.core.identity import EMPTY, Fingerprint
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import ConcurrentWriter, ProofFailed, UnhealthyHour
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import database_statement
 from backfill_platform.warehouse.diff import DELTA_SETTINGS, merge_parts
-from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.preconditions import Target
 from backfill_platform.warehouse.sql import (
     SIGN,
@@ -23,6 +23,7 @@ from backfill_platform.warehouse.sql import (
     identifier,
     literal,
     names,
+    row_hash,
     row_identity,
     sorting_key,
     target_name,
@@ -44,7 +45,6 @@ def unhealthy(warehouse: Warehouse, target: Target, hours: Collection[datetime])
         f"countIf(__net > 0) AS __states FROM ({rows}{row_identity(table)}) GROUP BY {keys}) GROUP BY __hour "
         "HAVING sum(__doubled) + sum(__orphans) + countIf(__states > 1) > 0",
         parameters=where.parameters,
-        settings=READ_SETTINGS,
         doing=f"looking what is wrong with {table}",
     )
     return {
@@ -76,9 +76,14 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
     """
     warehouse, table = staging.warehouse, staging.table
     partitions = _partitions(staging, hours)
+    whole = _partition_fingerprints(staging, partitions)
     everything = _hours_of(staging, partitions)
     before = fingerprints.net(warehouse, table, everything)
     shown = fingerprints.final(warehouse, table, everything, staging.target)
+    if sum(before.values(), EMPTY) != sum(whole.values(), EMPTY):
+        raise ConcurrentWriter(
+            f"{table}: the partitions to be healed are being written, or hold rows of hours before 1970; nothing was changed"
+        )
     others = [hour for hour in everything if hour not in hours]
     if sick := unhealthy(warehouse, staging.target, [hour for hour in others if before[hour] != shown[hour]]):
         raise UnhealthyHour(
@@ -91,19 +96,34 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
         raise ProofFailed(f"{table}: the rewritten partitions are not what FINAL shows; nothing was changed")
     _keep_old_parts(staging, partitions)
     staging.lease.check()
-    if fingerprints.net(warehouse, table, everything) != before:
-        raise ConcurrentWriter(f"{table}: somebody wrote to the partitions that were to be healed; nothing was changed")
-    filled = {
-        partition for (partition,) in warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.healed}", doing="healing")
-    }
-    for partition in partitions:
-        # ClickHouse refuses to replace a partition by nothing.
+    rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.healed}", doing=f"healing {table}")
+    filled = {partition for (partition,) in rows}
+    for number, partition in enumerate(partitions):
+        if _partition_fingerprints(staging, [partition])[partition] != whole[partition]:
+            done = "nothing was changed" if not number else "other days are healed, this one was not changed"
+            raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be healed; {done}")
+        # Both name a staging table, so that an attempt that was fenced fails here. ClickHouse refuses to replace by nothing.
         change = f"REPLACE PARTITION ID {literal(partition)} FROM {staging.healed}"
+        if partition not in filled:
+            change = f"MOVE PARTITION ID {literal(partition)} TO TABLE {staging.healed}"
         warehouse.command(
-            f"ALTER TABLE {target_name(table)} {change if partition in filled else f'DROP PARTITION ID {literal(partition)}'}",
+            f"ALTER TABLE {target_name(table)} {change}",
             query_id=staging.query_id(f"heal-{partition}"),
             doing=f"healing {table}",
         )
+
+
+def _partition_fingerprints(staging: Staging, partitions: list[str]) -> dict[str, Fingerprint]:
+    """Of the net state of whole partitions, whatever hours they hold."""
+    rows = staging.warehouse.rows(
+        f"SELECT _partition_id AS __id, sum(toInt64({SIGN})), sum(toInt64({SIGN}) * "
+        f"reinterpretAsInt64({row_hash(staging.table)})) FROM {target_name(staging.table)} "
+        "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
+        parameters={"ids": partitions},
+        doing=f"taking the fingerprints of partitions of {staging.table}",
+    )
+    found = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
+    return {partition: found.get(partition, EMPTY) for partition in partitions}
 
 
 def _partitions(staging: Staging, hours: Collection[datetime]) -> list[str]:
@@ -111,7 +131,6 @@ def _partitions(staging: Staging, hours: Collection[datetime]) -> list[str]:
     rows = staging.warehouse.rows(
         f"SELECT DISTINCT _partition_id AS __id FROM {target_name(staging.table)} WHERE {where.sql} ORDER BY __id",
         parameters=where.parameters,
-        settings=READ_SETTINGS,
         doing=f"looking for the partitions of {staging.table}",
     )
     return [partition for (partition,) in rows]
@@ -122,7 +141,6 @@ def _hours_of(staging: Staging, partitions: list[str]) -> list[datetime]:
         f"SELECT DISTINCT {hour_number(staging.table)} AS __hour FROM {target_name(staging.table)} "
         "WHERE _partition_id IN {ids:Array(String)} ORDER BY __hour",
         parameters={"ids": partitions},
-        settings=READ_SETTINGS,
         doing=f"looking for the hours that share a partition of {staging.table}",
     )
     return [hour_from(number) for (number,) in rows]
@@ -132,7 +150,7 @@ def _write_clean(staging: Staging, hours: Collection[datetime]) -> None:
     warehouse, table = staging.warehouse, staging.table
     where = within(table, hours)
     columns = names([*table.column_names, *([staging.target.version] if staging.target.version else [])])
-    warehouse.command(f"TRUNCATE TABLE {staging.healed} SYNC", doing=f"emptying a staging table of {table}")
+    warehouse.empty(staging.healed, doing=f"emptying a staging table of {table}")
     warehouse.command(
         f"INSERT INTO {staging.healed} ({columns}, {identifier(SIGN)}) "
         f"SELECT {columns}, 1 FROM ({staging.target.stored(where.sql)})",

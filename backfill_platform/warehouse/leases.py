@@ -14,21 +14,21 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from backfill_platform.core.hours import format_hour, merge_hours
+from backfill_platform.core.hours import HourRange, format_hour, merge_hours
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, HourLeased, LeaseLost
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.ledger import BOOKKEEPING_DATABASE
-from backfill_platform.warehouse.sql import qualified
+from backfill_platform.warehouse.sql import qualified, range_rows
 
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30
+_LONGEST = 600  # seconds; a lease that ends later was written by a clock that was ahead
 _LEASES = qualified(BOOKKEEPING_DATABASE, "leases")
 _CREATE = f"""
 CREATE TABLE IF NOT EXISTS {_LEASES} (
@@ -44,16 +44,21 @@ CREATE TABLE IF NOT EXISTS {_LEASES} (
 _LIVE = f"""
 SELECT holder, toUnixTimestamp(first_hour) AS first, toUnixTimestamp(end_hour) AS last,
     argMax(exclusive, written_at) AS excludes, argMax(expires_at, written_at) AS until
-FROM {_LEASES} WHERE target = {{target:String}} GROUP BY holder, first_hour, end_hour HAVING until > now64(6, 'UTC')
+FROM {_LEASES} WHERE target = {{target:String}} GROUP BY holder, first_hour, end_hour
+HAVING until > now64(6, 'UTC') AND until < now64(6, 'UTC') + toIntervalSecond({_LONGEST})
 """
 _NEW_ROW = f"""
 INSERT INTO {_LEASES} (target, first_hour, end_hour, holder, exclusive, expires_at, written_at)
 SELECT {{target:String}}, toDateTime64(first, 6, 'UTC'), toDateTime64(last, 6, 'UTC'), {{holder:String}}, {{exclusive:Bool}},
 """
-_UNTIL = "now64(6, 'UTC') + toIntervalSecond({seconds:UInt32}), now64(6, 'UTC')"
-_GIVEN = "FROM (SELECT arrayJoin({ranges:Array(Tuple(UInt32, UInt32))}) AS bounds, bounds.1 AS first, bounds.2 AS last)"
-_TAKE = f"{_NEW_ROW} {_UNTIL} {_GIVEN}"
-_RELEASE = f"{_NEW_ROW} toDateTime64(0, 6, 'UTC'), now64(6, 'UTC') {_GIVEN}"
+# Later than whatever the holder wrote before, also when the clock was set back.
+_NOW = (
+    f"greatest(now64(6, 'UTC'), (SELECT max(written_at) FROM {_LEASES} WHERE target = {{target:String}} "
+    "AND holder = {holder:String}) + toIntervalMicrosecond(1))"
+)
+_UNTIL = f"now64(6, 'UTC') + toIntervalSecond({{seconds:UInt32}}), {_NOW}"
+_TAKE = f"{_NEW_ROW} {_UNTIL} FROM"
+_RELEASE = f"{_NEW_ROW} toDateTime64(0, 6, 'UTC'), {_NOW} FROM"
 # Only what still is live: whoever was sent away does not come back.
 _RENEW = f"{_NEW_ROW} {_UNTIL} FROM ({_LIVE}) WHERE holder = {{holder:String}}"
 _SETTINGS = {"async_insert": 0, "insert_deduplicate": 0}
@@ -85,6 +90,7 @@ class Lease:
         self._exclusive = exclusive
         self._seconds = seconds
         self._patience = seconds + 5 if patience is None else patience
+        self._hours = sorted(hours)
         self._ranges = [(int(found.start.timestamp()), int(found.end.timestamp())) for found in merge_hours(hours)]
 
     def take(self) -> None:
@@ -144,20 +150,19 @@ class Lease:
             if not (self._exclusive and exclusive and overlaps) or holder == self.holder:
                 continue
             if holder.rpartition("_")[0] == self._attempt:
-                self._write(_RELEASE, holder=holder, ranges=[(start, end)])
+                self._write(_RELEASE, holder=holder, hours=HourRange(_utc(start), _utc(end)))
             else:
                 found.append((holder, until, _utc(start), _utc(end)))
         return found
 
-    def _write(self, statement: str, *, holder: str = "", ranges: list[tuple[int, int]] | None = None) -> None:
+    def _write(self, statement: str, *, holder: str = "", hours: Iterable[datetime] | None = None) -> None:
         self._warehouse.command(
-            statement,
+            statement if statement == _RENEW else f"{statement} ({range_rows(hours or self._hours)})",
             parameters={
                 "target": str(self._table),
                 "holder": holder or self.holder,
                 "exclusive": self._exclusive,
                 "seconds": self._seconds,
-                "ranges": ranges or self._ranges,
             },
             settings=_SETTINGS,
             doing=f"leasing hours of {self._table}",
@@ -176,9 +181,7 @@ def live_holders(warehouse: Warehouse, table: Table) -> set[str]:
 
 
 def _live(warehouse: Warehouse, table: Table) -> list[tuple[str, int, int, bool, datetime]]:
-    rows = warehouse.rows(
-        _LIVE, parameters={"target": str(table)}, settings=READ_SETTINGS, doing=f"looking who works on {table}"
-    )
+    rows = warehouse.rows(_LIVE, parameters={"target": str(table)}, doing=f"looking who works on {table}")
     return [(holder, start, end, exclusive, until) for holder, start, end, exclusive, until in rows]
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from backfill_platform.core.hours import merge_hours
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.warehouse.client import Row, Warehouse
-from backfill_platform.warehouse.sql import qualified
+from backfill_platform.warehouse.sql import qualified, range_rows
 
 BOOKKEEPING_DATABASE = "backfill"
 _LEDGER = qualified(BOOKKEEPING_DATABASE, "ledger")
@@ -180,11 +179,7 @@ class Ledger:
             conditions.append("target = {target:String}")
             bound["target"] = target
         if hours is not None:
-            conditions.append(
-                "arrayExists(r -> toUnixTimestamp(hour) >= r.1 AND toUnixTimestamp(hour) < r.2, "
-                "{ranges:Array(Tuple(UInt32, UInt32))})"
-            )
-            bound["ranges"] = [(_at(each.start), _at(each.end)) for each in merge_hours(hours)]
+            conditions.append(_within(hours))
         newest = (
             f"SELECT {', '.join(_COLUMNS)} FROM {_LEDGER} WHERE {' AND '.join(conditions)} "
             "ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode "
@@ -196,7 +191,6 @@ class Ledger:
         rows = self._warehouse.rows(
             f"SELECT * FROM ({newest}) ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode LIMIT {{limit:UInt32}}",
             parameters=bound,
-            settings={"use_query_cache": 0},
             doing="reading the ledger",
         )
         return [_from_row(row) for row in rows]
@@ -207,10 +201,9 @@ class Ledger:
             return {}
         rows = self._warehouse.rows(
             f"SELECT toUnixTimestamp(hour) AS h, attempt_id FROM {_LEDGER} WHERE target = {{target:String}} "
-            "AND toUnixTimestamp(hour) IN {hours:Array(UInt32)} AND mode IN ('publish', 'undo') GROUP BY hour, attempt_id "
+            f"AND {_within(hours)} AND mode IN ('publish', 'undo') GROUP BY hour, attempt_id "
             "HAVING countIf(status = {publishing:String}) > 0 AND countIf(status != {publishing:String}) = 0",
-            parameters={"target": target, "hours": [_at(hour) for hour in hours], "publishing": PUBLISHING},
-            settings={"use_query_cache": 0},
+            parameters={"target": target, "publishing": PUBLISHING},
             doing="looking for attempts that died",
         )
         return {datetime.fromtimestamp(number, UTC): attempt for number, attempt in rows}
@@ -232,8 +225,10 @@ class Ledger:
         return found
 
 
-def _at(moment: datetime) -> int:
-    return int(moment.timestamp())
+def _within(hours: Collection[datetime]) -> str:
+    if not hours:
+        return "false"
+    return f"toUnixTimestamp(hour) IN (SELECT arrayJoin(range(first, last, 3600)) FROM ({range_rows(hours)}))"
 
 
 def _to_row(entry: LedgerEntry) -> list[Any]:

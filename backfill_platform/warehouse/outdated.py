@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from backfill_platform.core.tables import Table
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.sql import hour_from, hour_number, identifier, target_name, within
 
 
@@ -36,7 +35,6 @@ def decided_since(
             "cap": int(cap.total_seconds()),
             "gap": int(gap.total_seconds() * 1_000_000),
         },
-        settings=READ_SETTINGS,
         doing=f"looking for outdated rows of {table}",
     )
     return {hour_from(number): count for number, count in rows}

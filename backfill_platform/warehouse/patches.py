@@ -13,7 +13,6 @@ from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import database_statement
 from backfill_platform.warehouse.diff import DELTA_SETTINGS
-from backfill_platform.warehouse.fingerprints import READ_SETTINGS
 from backfill_platform.warehouse.sql import (
     SIGN,
     Condition,
@@ -52,16 +51,37 @@ class Undoable:
 def keep_patch(staging: Staging) -> None:
     """Keep the delta of an attempt that is about to be published, in place of what the same staging has kept before.
 
-    When nothing comes of the publish, the patch tells what never happened, and an undo of it finds nothing but conflicts.
+    It cannot be undone before `confirm_patch`: somebody else may publish the same rows when nothing comes of this publish.
     """
     warehouse, table = staging.warehouse, staging.table
-    patch = staging.patch
+    patch = staging.pending_patch
     warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
     staging.create_like_target(patch, again=True)
     warehouse.command(
         f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
         doing=f"keeping the patch of {table} (when the staging table is gone, a newer attempt has taken over)",
     )
+
+
+def confirm_patch(staging: Staging) -> None:
+    """Make the kept delta a patch, now that it is published; confirming twice is fine.
+
+    A process that dies before this leaves rows that an undo does not know: rather than taking back what is somebody else's.
+    """
+    ((pending,),) = staging.warehouse.rows(
+        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
+        parameters={"database": PATCHES_DATABASE, "name": f"{staging.patch_name}_pending"},
+        doing=f"looking for the patch of {staging.table}",
+    )
+    if pending:
+        staging.warehouse.command(
+            f"RENAME TABLE {staging.pending_patch} TO {staging.patch}", doing=f"confirming the patch of {staging.table}"
+        )
+
+
+def forget_patch(staging: Staging) -> None:
+    """Drop what was kept of a delta that is not published after all."""
+    staging.warehouse.drop(staging.pending_patch, doing=f"forgetting the patch of {staging.table}")
 
 
 def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
@@ -73,14 +93,18 @@ def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) ->
         doing=f"looking for old patches of {table}",
     )
     for (name,) in found:
-        warehouse.command(f"DROP TABLE IF EXISTS {qualified(PATCHES_DATABASE, name)} SYNC", doing="dropping an old patch")
+        warehouse.drop(qualified(PATCHES_DATABASE, name), doing="dropping an old patch")
     return len(found)
 
 
-def patched_hours(warehouse: Warehouse, table: Table, attempt: str) -> tuple[datetime, ...]:
-    """The hours that a patch changed. Raises PreconditionError when it was not kept, or no longer is."""
-    patch = _patch(warehouse, table, attempt)
-    rows = warehouse.rows(f"SELECT DISTINCT {hour_number(table)} FROM {patch}", doing="reading a patch")
+def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None) -> tuple[datetime, ...]:
+    """The hours that a patch changed, for one tenant or all.
+
+    Raises PreconditionError when it was not kept, or no longer is; UsageError when the table has no tenants.
+    """
+    patch, whose = _patch(warehouse, table, attempt), _of(table, tenant)
+    sql = f"SELECT DISTINCT {hour_number(table)} FROM {patch} WHERE {whose.sql}"
+    rows = warehouse.rows(sql, parameters=whose.parameters, doing="reading a patch")
     return tuple(sorted(hour_from(number) for (number,) in rows))
 
 
@@ -94,18 +118,14 @@ def undoable(
     rows = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, count() FROM ({ours}) GROUP BY __hour",
         parameters=where.parameters,
-        settings=READ_SETTINGS,
         doing=f"comparing a patch with {table}",
     )
     lost = f"SELECT {keys} FROM ({changed}) WHERE ({keys}) NOT IN ({ours})"
-    ((count,),) = warehouse.rows(
-        f"SELECT count() FROM ({lost})", parameters=where.parameters, settings=READ_SETTINGS, doing="counting conflicts"
-    )
+    ((count,),) = warehouse.rows(f"SELECT count() FROM ({lost})", parameters=where.parameters, doing="counting conflicts")
     text = f"toString(tuple({names(table.key) or identifier(table.hour)}))"
     shown = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {text} FROM ({lost}) ORDER BY {keys} LIMIT {_SHOWN}",
         parameters=where.parameters,
-        settings=READ_SETTINGS,
         doing="reading conflicts",
     )
     return Undoable(
@@ -138,13 +158,16 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], ten
 
 
 def _of_tenant(table: Table, hours: Collection[datetime], tenant: str | None) -> Condition:
-    where = within(table, hours)
+    where, whose = within(table, hours), _of(table, tenant)
+    return Condition(f"{where.sql} AND {whose.sql}", {**where.parameters, **whose.parameters})
+
+
+def _of(table: Table, tenant: str | None) -> Condition:
     if tenant is None:
-        return where
+        return Condition("true")
     if not table.tenant:
         raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
-    sql = f"{where.sql} AND toString({identifier(table.tenant)}) = {{tenant:String}}"
-    return Condition(sql, {**where.parameters, "tenant": tenant})
+    return Condition(f"toString({identifier(table.tenant)}) = {{tenant:String}}", {"tenant": tenant})
 
 
 def _ours(table: Table, patch: str, where: str) -> str:
@@ -162,7 +185,7 @@ def _ours(table: Table, patch: str, where: str) -> str:
 
 
 def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
-    """The quoted patch of an attempt. A process that was fenced may have left an empty one beside it."""
+    """The source of the rows of a repair's patches: one for each process of it that has published."""
     prefix = f"{table.layer}_{table.name}_{attempt}_"
     found = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
@@ -171,8 +194,17 @@ def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
         parameters={"database": PATCHES_DATABASE, "target": str(table), "prefix": prefix},
         doing=f"looking for the patch {attempt} of {table}",
     )
-    if len(found) != 1:
+    if not found:
         raise PreconditionError(
             f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
         )
-    return qualified(PATCHES_DATABASE, found[0][0])
+    tables = [qualified(PATCHES_DATABASE, name) for (name,) in found]
+    if len(tables) == 1:
+        return tables[0]
+    # What one process wrote and the next one cancelled is no part of what the repair did.
+    columns = names(table.column_names)
+    every = " UNION ALL ".join(f"SELECT {columns}, {identifier(SIGN)} FROM {name}" for name in tables)
+    net = f"sum(toInt64({identifier(SIGN)})) AS __net"
+    return f"(SELECT {columns}, toInt8(__net) AS {identifier(SIGN)} FROM (SELECT {columns}, {net} FROM ({every}) " + (
+        f"GROUP BY {columns}) WHERE __net != 0)"
+    )

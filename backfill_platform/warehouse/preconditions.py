@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from backfill_platform.core.tables import Layer, Table
-from backfill_platform.errors import PreconditionError
+from backfill_platform.errors import PreconditionError, WarehouseError
 from backfill_platform.warehouse.client import Row, Warehouse
 from backfill_platform.warehouse.sql import SIGN, column_types, identifier, names, partition_key, sorting_key, target_name
 
@@ -27,6 +27,7 @@ SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {d
 
 # Older servers sort rows of equal keys unstably when they are inserted, and a state before its cancel is lost in a merge.
 _STABLE_SORT_SINCE = (26, 9, 1, 1456)
+_REMEMBERED = 100  # inserts; live writers push tokens out of a smaller memory before ours is sent again
 
 
 class Mode(StrEnum):
@@ -118,6 +119,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
         raise PreconditionError(f"{table} does not exist in the warehouse; create it from its declaration with create_target")
     columns = warehouse.rows(_COLUMNS, parameters=parameters, doing=f"reading the columns of {table}")
     engine, full, _, _, dependents = found[0]
+    _check_policies(warehouse, table)
     version = _version(engine, full)
     types = {name: type_ for name, type_, _ in columns}
     refusals = [*_engine(table, found[0]), *_keys(table, found[0], version), *_columns(table, columns, version)]
@@ -136,6 +138,25 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
     )
 
 
+def _check_policies(warehouse: Warehouse, table: Table) -> None:
+    """Rows that a policy hides would be taken for missing, and written again at every run."""
+    database, name = table.path
+    try:
+        found = warehouse.rows(
+            "SELECT short_name FROM system.row_policies WHERE (database = {database:String} OR empty(database)) "
+            "AND (table = {name:String} OR empty(table))",
+            parameters={"database": database, "name": name},
+            doing=f"looking for row policies of {table}",
+        )
+    except WarehouseError:  # an embedded server has no access control, a user may not be allowed to look
+        return
+    if found:
+        policies = ", ".join(sorted(name for (name,) in found))
+        raise PreconditionError(
+            f"{table} has row policies ({policies}) that may hide rows from repairs; repair it as a user whom none concerns"
+        )
+
+
 _ENGINE = re.compile(r"(Replicated)?(Versioned)?CollapsingMergeTree")
 _VERSION_TYPES = re.compile(r"U?Int(32|64)\Z")
 
@@ -152,11 +173,11 @@ def _version(engine: str, full: str) -> str | None:
 
 def _remembers_tokens(full: str) -> bool:
     match = re.search(r"non_replicated_deduplication_window = (\d+)", full)
-    return match is not None and int(match.group(1)) > 0
+    return match is not None and int(match.group(1)) >= _REMEMBERED
 
 
 def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> bool:
-    """Whether an insert that is repeated under its token is not added a second time by a materialized view."""
+    """Whether an insert that is repeated under its token is not added twice by a view, nor by views behind it."""
     ((query, uuid),) = warehouse.rows(_VIEW, parameters={"database": database, "name": view}, doing=f"reading the view {view}")
     into = re.match(r"CREATE MATERIALIZED VIEW \S+ (?:REFRESH .*?)?TO (\S+)", query)
     names_ = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
@@ -165,7 +186,9 @@ def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> boo
     for place, name in names_:
         found = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
         if found:
-            return bool(found[0][0].startswith("Replicated") or _remembers_tokens(found[0][1]))
+            engine, full, _, _, dependents = found[0]
+            remembers = engine.startswith("Replicated") or _remembers_tokens(full)
+            return remembers and all(_fills_what_remembers(warehouse, *one) for one in dependents)
     return False
 
 

@@ -14,7 +14,15 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed
 from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.diff import HourDiff, describe, find_differences, merge_parts, write_cancels, write_states
+from backfill_platform.warehouse.diff import (
+    HourDiff,
+    describe,
+    exhausted,
+    find_differences,
+    merge_parts,
+    write_cancels,
+    write_states,
+)
 from backfill_platform.warehouse.health import disagreement, unhealthy
 from backfill_platform.warehouse.sql import SIGN, hour_from, hour_number, target_name
 from backfill_platform.warehouse.staging import OnStep, Staging, no_step
@@ -107,21 +115,23 @@ def look(staging: Staging, want: Mapping[datetime, Fingerprint], *, heal: bool) 
     warehouse, table, target = staging.warehouse, staging.table, staging.target
     if target.replicated:
         warehouse.command(f"SYSTEM SYNC REPLICA {target_name(table)}", doing=f"waiting for the replica of {table} to catch up")
-    before = None
     for _ in range(ROUNDS):
         net = fingerprints.net(warehouse, table, want.keys())
         final = fingerprints.final(warehouse, table, want.keys(), target)
         differing = {hour: (net[hour], final[hour]) for hour in want if net[hour] != final[hour]}
-        sick = unhealthy(warehouse, target, differing)
-        if differing.keys() <= sick.keys() or differing == before:
+        # It may only be that somebody wrote between the two readings.
+        if fingerprints.net(warehouse, table, differing) == {hour: net[hour] for hour in differing}:
             break
-        before = differing  # it may only be that somebody wrote between the two readings
+    sick = unhealthy(warehouse, target, differing)
+    full = exhausted(staging, want.keys()) if target.version else {}
     results = {}
     for hour in sorted(want):
         result = HourPublish(hour, Status.PROVEN, final[hour], want[hour], net=net[hour])
         if hour in differing:
             error = sick.get(hour) or disagreement(table, hour)
             result = replace(result, ailment=str(error)) if heal else refused(result, error)
+        elif hour in full:
+            result = refused(result, full[hour])
         elif final[hour] == want[hour]:
             result = replace(result, status=Status.UNCHANGED, post=final[hour])
         results[hour] = result
@@ -171,7 +181,7 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
 def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) -> None:
     # Emptied, not created anew: a fenced attempt must fail here instead of coming back to life.
     for name in (staging.differing, staging.delta):
-        staging.warehouse.command(f"TRUNCATE TABLE {name} SYNC", doing=f"emptying the delta for {staging.table}")
+        staging.warehouse.empty(name, doing=f"emptying the delta for {staging.table}")
     for hours in _portions(results):
         find_differences(staging, hours)
         write_cancels(staging, hours)

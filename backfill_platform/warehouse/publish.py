@@ -34,7 +34,7 @@ from backfill_platform.errors import (
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.diff import DELTA_SETTINGS
 from backfill_platform.warehouse.health import heal
-from backfill_platform.warehouse.patches import keep_patch
+from backfill_platform.warehouse.patches import confirm_patch, forget_patch, keep_patch
 from backfill_platform.warehouse.preconditions import Mode, check_target
 from backfill_platform.warehouse.prepare import (
     ROUNDS,
@@ -93,6 +93,7 @@ def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnSte
         if to_publish(results) != to_publish(prepared.hours):
             results = stage_delta(staging, results, on_step)
         if not to_publish(results):
+            forget_patch(staging)
             return tuple(results.values())
         keep_patch(staging)
         on_step("kept")
@@ -108,6 +109,7 @@ def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnSte
         if not late:
             return tuple(_publish_and_verify(staging, results, on_step).values())
         prepared = _look_again(replace(prepared, hours=results), late, on_step)
+    forget_patch(staging)
     results = {h: refused(r, raced(staging.table, h)) if r.status is Status.PROVEN else r for h, r in prepared.hours.items()}
     return tuple(results.values())
 
@@ -116,7 +118,7 @@ def _heal(staging: Staging, hours: Collection[datetime], on_step: OnStep) -> dic
     """Heal the hours; those that cannot be healed, with the reason."""
     try:
         heal(staging, hours)
-    except (UnhealthyHour, ConcurrentWriter) as error:
+    except (UnhealthyHour, ConcurrentWriter, ProofFailed) as error:
         return dict.fromkeys(hours, error)
     on_step("healed")
     return {}
@@ -154,11 +156,9 @@ def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep)
 
 
 def _remember_delta(staging: Staging) -> None:
-    for statement in (
-        f"TRUNCATE TABLE {staging.earlier} SYNC",
-        f"ALTER TABLE {staging.earlier} ATTACH PARTITION ALL FROM {staging.delta}",
-    ):
-        staging.warehouse.command(statement, doing=f"remembering the delta for {staging.table} {_TAKEN_OVER}")
+    doing = f"remembering the delta for {staging.table} {_TAKEN_OVER}"
+    staging.warehouse.empty(staging.earlier, doing=doing)
+    staging.warehouse.command(f"ALTER TABLE {staging.earlier} ATTACH PARTITION ALL FROM {staging.delta}", doing=doing)
 
 
 def _new_rows(staging: Staging, hours: Collection[datetime]) -> dict[datetime, int]:
@@ -185,10 +185,12 @@ def _publish_and_verify(
             query_id=staging.query_id("attach"),
             doing=f"publishing to {staging.table} {_TAKEN_OVER}",
         )
+        confirm_patch(staging)
         on_step("attached")
     else:
         for statement, token in _inserts(staging):
             _insert(staging, statement, token)
+            confirm_patch(staging)
             on_step("inserted")
     verified = _verify(staging, {hour: results[hour] for hour in hours})
     on_step("verified")

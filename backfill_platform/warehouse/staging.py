@@ -20,8 +20,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from backfill_platform.core.hours import format_hour
-from backfill_platform.core.tables import Table
+from backfill_platform.core.hours import HOUR, format_hour
+from backfill_platform.core.tables import Partitioning, Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
@@ -71,7 +71,8 @@ class Loading(StrEnum):
 class Staging:
     """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
 
-    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody.
+    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody. One
+    that `heals` rewrites partitions, so it also leases the hours that share them.
     `keep()` leaves the tables for inspection; the next attempt at the target drops them.
     """
 
@@ -85,6 +86,7 @@ class Staging:
         hours: Collection[datetime],
         *,
         exclusive: bool = True,
+        heals: bool = False,
         lease_seconds: int = LEASE_SECONDS,
         on_step: OnStep = no_step,
     ) -> None:
@@ -95,9 +97,8 @@ class Staging:
         self.attempt = attempt
         self.hours = tuple(sorted(set(hours)))
         token = uuid.uuid4().hex[:8]
-        self.lease = Lease(
-            warehouse, table, self.hours, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds
-        )
+        leased = partition_hours(table, self.hours) if heals else self.hours
+        self.lease = Lease(warehouse, table, leased, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds)
         self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
         self._prefix = f"__bf_{self.patch_name}"
         self.delta_name = f"{self._prefix}_delta"
@@ -138,8 +139,13 @@ class Staging:
 
     @property
     def patch(self) -> str:
-        """The quoted table under which the delta is kept when it is published."""
+        """The quoted table under which the delta is kept once it is published."""
         return qualified(PATCHES_DATABASE, self.patch_name)
+
+    @property
+    def pending_patch(self) -> str:
+        """The quoted table of the delta that is about to be published."""
+        return qualified(PATCHES_DATABASE, f"{self.patch_name}_pending")
 
     def __enter__(self) -> "Staging":
         self.open()
@@ -190,7 +196,7 @@ class Staging:
         """
         engine = f" ENGINE = {self.target.plain_engine}" if self.target.replicated else ""
         if again:
-            self.warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing=f"emptying a staging table of {self.table}")
+            self.warehouse.drop(name, doing=f"emptying a staging table of {self.table}")
         self.warehouse.command(
             f"CREATE TABLE {name} AS {target_name(self.table)}{engine} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
@@ -207,7 +213,7 @@ class Staging:
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
         for name in (self.desired, self.differing, self.delta, self.earlier, self.healed):
-            self.warehouse.command(f"DROP TABLE IF EXISTS {name} SYNC", doing=f"dropping {name}")
+            self.warehouse.drop(name, doing=f"dropping {name}")
 
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
         """Load the lake's Parquet files, check the rows of each hour against `expected`, return their sum.
@@ -324,6 +330,14 @@ class Staging:
         return sum(loaded.values())
 
 
+def partition_hours(table: Table, hours: Collection[datetime]) -> tuple[datetime, ...]:
+    """The hours and all that share a partition with them."""
+    if table.partitioning is Partitioning.HOUR:
+        return tuple(sorted(hours))
+    days = {hour.replace(hour=0) for hour in hours}
+    return tuple(day + number * HOUR for day in sorted(days) for number in range(24))
+
+
 def file_fingerprints(
     warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
 ) -> fingerprints.Fingerprints:
@@ -344,7 +358,7 @@ def file_fingerprints(
         push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=_INSERT_SETTINGS)
         return fingerprints.states(warehouse, table, hours, source=scratch)
     finally:
-        warehouse.command(f"DROP TABLE IF EXISTS {scratch} SYNC", doing=f"dropping {scratch}")
+        warehouse.drop(scratch, doing=f"dropping {scratch}")
 
 
 def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:
@@ -362,8 +376,5 @@ def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) ->
     )
     dead = [name for (name,) in found if name.removeprefix(prefix).rpartition("_")[0] not in alive]
     for name in dead:
-        warehouse.command(
-            f"DROP TABLE IF EXISTS {qualified(STAGING_DATABASE, name)} SYNC",
-            doing=f"fencing an earlier attempt at {table}",
-        )
+        warehouse.drop(qualified(STAGING_DATABASE, name), doing=f"fencing an earlier attempt at {table}")
     return len(dead)

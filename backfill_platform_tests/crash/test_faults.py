@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,24 @@ def test_a_server_that_restarts_is_found_again(mortal: Mortal, table: Table, pro
         results = repair(line, table, HOURS, NEW, on_step=restart, lease_seconds=30)
     assert set(statuses(results).values()) == {"published"}
     assert_holds(mortal.warehouse, table, NEW)
+
+
+def test_a_year_of_single_hours_fits_into_every_statement(mortal: Mortal, table: Table, proxy: Proxy) -> None:
+    """Servers limit what a URL may hold, so the hours are not in it."""
+    create_kind(mortal.warehouse, table, "attach")
+    hours = [TEN + timedelta(hours=2 * number) for number in range(8760)]
+    longest: list[int] = []
+
+    def listen(number: int, path_and_statement: str) -> bool:
+        longest.append(len(path_and_statement.partition(" ")[0]) if path_and_statement else 0)
+        return False
+
+    proxy.drop = listen
+    with closing(Warehouse(proxy.url)) as line:
+        results = repair(line, table, hours, [visit(TEN, "ada"), visit(hours[-1], "bob")], lease_seconds=60)
+    assert [hour for hour, result in results.items() if str(result.status) == "published"] == [TEN, hours[-1]]
+    assert 200 < max(longest) < 10_000
+    mortal.warehouse.command(f"TRUNCATE TABLE {target_name(table)}", doing="cleaning up")
 
 
 # --- what cannot be written ---

@@ -1,6 +1,5 @@
 """Whole repairs on real engines: Spark, Iceberg and a ClickHouse, over random clicks and their pure reference."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,30 +21,16 @@ from backfill_platform.spark.checks import HourRule, RowRule
 from backfill_platform.streams.files import HourlyFiles
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ledger import Ledger
-from backfill_platform_tests.events import Click, hour, random_clicks, write_lines
+from backfill_platform_tests.events import Click, hour, write_lines
+from backfill_platform_tests.repair.conftest import CLICKS, HOURS, MALFORMED
 from backfill_platform_tests.repair.world import World, warehouse_asset, with_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HOURS = 4
-CLICKS = random_clicks(5, hours=HOURS, clients=40)
-MALFORMED = ["", "no commas here", "1,30/Apr/1998,22:10:00,/x,-,0", "1,01/Jan/2001,00:00:00,/far,200,1"]
-
 
 def requests(clicks: list[Click]) -> list[Request]:
     return [Request(c.client, c.at, c.url, int(c.status), int(c.bytes)) for c in clicks]
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", warehouse: Warehouse) -> Iterator[World]:
-    """A world whose four hours are landed, built and published. A test that changes it repairs it."""
-    lines = [click.line for click in CLICKS] + MALFORMED
-    world = World.over(tmp_path_factory.mktemp("a world with spaces"), spark, warehouse, lines, HOURS)
-    outcomes = world.run(world.everything)
-    assert not [o.error for by_hour in outcomes.values() for o in by_hour.values() if o.error]
-    yield world
-    world.drop()
 
 
 def test_a_first_run_publishes_what_the_reference_computes(published: World) -> None:

@@ -64,7 +64,7 @@ def test_margins_end_with_the_pipeline_and_with_what_is_over(world: World) -> No
 def test_hours_whose_window_is_not_over_wait_and_do_not_fail(world: World) -> None:
     live, now = replace(world.pipeline, end=None), START + 6 * HOUR
     attribution = world.pipeline.derived[0].table
-    outcomes = world.run(world.everything, span(0, 6), pipeline=live, now=now)
+    outcomes = world.run(world.everything, span(0, 6), pipeline=live, clock=lambda: now)
     assert not [found for by_hour in outcomes.values() for found in by_hour.values() if found.failed]
     for asset in (attribution.path, world.pipeline.derived[1].table.path, warehouse_asset(world.hourly)):
         due = {hour: found.due for hour, found in outcomes[asset].items()}
@@ -76,6 +76,8 @@ def test_hours_whose_window_is_not_over_wait_and_do_not_fail(world: World) -> No
 
     # What should be there by now and is not, is lost: that is a failure.
     world.lake.remove_hours(world.pipeline.raw.table, [START + 3 * HOUR])
-    again = world.run([attribution.path], span(0, 3), pipeline=live, now=now, landing=Landing.MISSING)[attribution.path]
+    again = world.run([attribution.path], span(0, 3), pipeline=live, clock=lambda: now, landing=Landing.MISSING)[
+        attribution.path
+    ]
     assert [found.failed for _, found in sorted(again.items())] == [True, True, True]
     assert "never built, or is lost" in again[START + 2 * HOUR].error

@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
@@ -69,14 +68,14 @@ class World:
     def plan(self, assets: Iterable[AssetPath], hours: HourRange | None = None) -> Plan:
         return make_plan(self.pipeline.name, self.pipeline.nodes, hours or self.hours, tuple(assets))
 
-    def context(self, pipeline: Pipeline | None = None, now: datetime | None = None) -> Context:
+    def context(self, pipeline: Pipeline | None = None) -> Context:
         self.repairs += 1
         return Context(
             pipeline or self.pipeline,
             self.lake,
             lambda: self.spark,
             lambda: self.warehouse,
-            clock=lambda: now or datetime.now(UTC),
+            clock=lambda: datetime.now(UTC),
             repair_id=f"r{self.repairs}",
             reason="a test",
             requester="pytest",
@@ -89,13 +88,10 @@ class World:
         hours: HourRange | None = None,
         *,
         pipeline: Pipeline | None = None,
-        contract: Contract = ANYTHING,
-        landing: Landing = Landing.SAFE,
-        now: datetime | None = None,
+        **options: Any,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Make a plan and walk it to its end; the outcomes by asset and hour."""
-        context = replace(self.context(pipeline, now), contract=contract, landing=landing)
-        return self.walk([self.plan(assets, hours)], context)
+        """Make a plan and walk it to its end; the outcomes by asset and hour. `options` are fields of the context."""
+        return self.walk([self.plan(assets, hours)], replace(self.context(pipeline), **options))
 
     def walk(self, plans: Iterable[Plan], context: Context | None = None) -> dict[AssetPath, dict[datetime, HourOutcome]]:
         """Walk plans one after the other, each as a repair of its own unless a context is given; the outcomes of all."""

@@ -1,20 +1,22 @@
 """Unhealthy hours: named with what is wrong, left alone unless healing is asked for, and then never healed by guessing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill_platform.core.tables import Partitioning, Table
-from backfill_platform.errors import ConcurrentWriter, UnhealthyHour
-from backfill_platform.warehouse import health
+from backfill_platform.errors import ConcurrentWriter, HourLeased, UnhealthyHour, WarehouseError
+from backfill_platform.warehouse import fingerprints, health
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
+from backfill_platform.warehouse.leases import Lease
 from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.prepare import Status
 from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import PATCHES_DATABASE
+from backfill_platform.warehouse.staging import PATCHES_DATABASE, Staging, fence
 from backfill_platform_tests.warehouse.conftest import MakeTable
 from backfill_platform_tests.warehouse.visits import (
     ELEVEN,
@@ -24,6 +26,7 @@ from backfill_platform_tests.warehouse.visits import (
     TWELVE,
     as_counter,
     assert_holds,
+    attempt,
     create_kind,
     dry_run,
     net_rows,
@@ -205,3 +208,74 @@ def test_whatever_was_written_healing_ends_as_desired(
     results = repair(warehouse, visits, [TEN, ELEVEN], rows, heal=True)
     assert set(statuses(results).values()) <= {"published", "unchanged"}
     assert_holds(warehouse, visits, rows)
+
+
+# --- healing beside others ---
+
+
+def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothing(
+    warehouse: Warehouse, visits: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to sleep just before; somebody else repairs the hour; it wakes up."""
+    orphaned(warehouse, visits)
+    check, calls = health._partition_fingerprints, []
+
+    def sleep(*arguments: Any) -> Any:
+        found = check(*arguments)
+        calls.append(1)
+        if len(calls) == 2:
+            fence(warehouse, visits)
+            warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="what the other one does")
+            write_live(warehouse, visits, NEW)
+        return found
+
+    monkeypatch.setattr(health, "_partition_fingerprints", sleep)
+    with pytest.raises(WarehouseError):
+        repair(warehouse, visits, [TEN], NEW, heal=True)
+    assert len(calls) == 2
+    assert net_rows(warehouse, visits) == as_counter(NEW)
+
+
+def test_healing_leases_the_whole_day(warehouse: Warehouse, visits: Table) -> None:
+    with Staging(warehouse, visits, attempt(), [TEN], heals=True) as staging:
+        assert staging.hours == (TEN,)
+        with pytest.raises(HourLeased):
+            Lease(warehouse, visits, [LATE], attempt="x", token="y", exclusive=True, patience=0).take()
+        Lease(warehouse, visits, [MIDNIGHT], attempt="x", token="y", exclusive=True, patience=0).take()
+
+
+def test_an_hour_that_is_filled_while_its_day_is_healed_is_not_lost(
+    warehouse: Warehouse, visits: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
+    for _ in range(2):
+        write_live(warehouse, visits, [ADA])
+    keep = health._keep_old_parts
+
+    def fill(*arguments: Any) -> None:
+        keep(*arguments)
+        write_live(warehouse, visits, [visit(TWELVE, "new")])
+
+    monkeypatch.setattr(health, "_keep_old_parts", fill)
+    results = repair(warehouse, visits, [TEN], [ADA], heal=True)
+    assert isinstance(results[TEN].error, ConcurrentWriter)
+    assert as_counter([visit(TWELVE, "new")]) <= net_rows(warehouse, visits)
+
+
+def test_a_row_that_comes_between_two_readings_of_a_sick_hour_is_not_cancelled(
+    warehouse: Warehouse, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubled(warehouse, table)
+    read, written = fingerprints.final, []
+
+    def late(*arguments: Any) -> Any:
+        if not written:
+            written.append(1)
+            write_live(warehouse, table, [visit(TEN, "live")])
+        return read(*arguments)
+
+    since = fingerprints.net(warehouse, table, [TEN])
+    monkeypatch.setattr(fingerprints, "final", late)
+    results = repair(warehouse, table, [TEN], NEW, heal=True, since=since)
+    assert isinstance(results[TEN].error, ConcurrentWriter)
+    assert as_counter([visit(TEN, "live")]) <= net_rows(warehouse, table)

@@ -125,3 +125,17 @@ def test_whoever_slept_too_long_publishes_nothing(warehouse: Warehouse, visits: 
     with pytest.raises(LeaseLost, match="nothing was published"):
         publish(prepared)
     assert net_rows(warehouse, visits) == as_counter([])
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_lease_alive(warehouse: Warehouse, visits: Table) -> None:
+    """As if the server's clock had been an hour ahead when the lease was taken."""
+    held = lease(warehouse, visits, [TEN], "ahead")
+    held.take()
+    warehouse.command(
+        "INSERT INTO backfill.leases SELECT * REPLACE (expires_at + INTERVAL 1 HOUR AS expires_at, "
+        f"written_at + INTERVAL 1 HOUR AS written_at) FROM backfill.leases WHERE target = '{visits}'",
+        doing="setting the clock back",
+    )
+    lease(warehouse, visits, [TEN], "next").take()
+    held.release()
+    assert live_holders(warehouse, visits) == {"next_t"}

@@ -166,3 +166,51 @@ def test_whatever_was_published_an_undo_takes_it_back(
         found, _, _ = undo(warehouse, table, name, patched_hours(warehouse, table, name))
         assert found.conflicts == 0
     assert net_rows(warehouse, table) == as_counter(before)
+
+
+def test_a_repair_that_wrote_nothing_cannot_be_undone(warehouse: Warehouse, visits: Table) -> None:
+    """Somebody else made the same change just before: it is not ours to take back."""
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1)])
+    name, new = attempt(), [visit(TEN, "ada", pages=2)]
+
+    def interfere(step: str) -> None:
+        if step == "kept":
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
+            write_live(warehouse, visits, new)
+
+    with Staging(warehouse, visits, name, [TEN]) as staging:
+        staging.load_rows(new, counts(new))
+        (result,) = publish(prepare(staging, [TEN]), on_step=interfere)
+    assert str(result.status) == "unchanged"
+    with pytest.raises(PreconditionError, match="published nothing"):
+        patched_hours(warehouse, visits, name)
+
+
+def test_a_repair_that_died_before_it_published_cannot_be_undone(warehouse: Warehouse, visits: Table) -> None:
+    name, new = attempt(), [visit(TEN, "ada")]
+
+    def die(step: str) -> None:
+        if step == "rechecked":
+            raise InterruptedError
+
+    staging = Staging(warehouse, visits, name, [TEN], lease_seconds=1)
+    staging.open()
+    staging.load_rows(new, counts(new))
+    with pytest.raises(InterruptedError):
+        publish(prepare(staging, [TEN]), on_step=die)
+    published(warehouse, visits, new, [TEN])
+    with pytest.raises(PreconditionError, match="published nothing"):
+        patched_hours(warehouse, visits, name)
+
+
+def test_a_repair_that_was_resumed_is_undone_as_one(warehouse: Warehouse, visits: Table) -> None:
+    write_live(warehouse, visits, BEFORE)
+    name = attempt()
+    for hours in ([TEN], [ELEVEN, MIDNIGHT]):
+        rows = [row for row in AFTER if row["hour"] in hours]
+        with Staging(warehouse, visits, name, hours) as staging:
+            staging.load_rows(rows, counts(rows))
+            publish(prepare(staging, hours))
+    found, _, _ = undo(warehouse, visits, name, HOURS)
+    assert found.conflicts == 0
+    assert_holds(warehouse, visits, BEFORE)

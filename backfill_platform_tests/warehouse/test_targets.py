@@ -264,10 +264,51 @@ def test_a_versioned_table_that_cannot_be_repaired_is_refused(
         check_target(warehouse, table)
 
 
-def test_a_version_that_cannot_be_counted_up_stops_the_repair(warehouse: Warehouse, declared: MakeTable) -> None:
+def test_a_version_that_cannot_be_counted_up_refuses_its_hour_alone(warehouse: Warehouse, declared: MakeTable) -> None:
     table = declared()
     create_kind(warehouse, table, "attach, versioned")
     write_live(warehouse, table, [visit(TEN, "ada")], version=2**64 - 1)
-    with pytest.raises(Exception, match="writing the states"):
-        repair(warehouse, table, [TEN], [visit(TEN, "ada", pages=9)])
-    assert_holds(warehouse, table, [visit(TEN, "ada")])
+    write_live(warehouse, table, [visit(ELEVEN, "bob")], version=2**64 - 2)
+    new = [visit(TEN, "ada", pages=9), visit(ELEVEN, "bob", pages=9)]
+    results = repair(warehouse, table, [TEN, ELEVEN], new)
+    assert statuses(results) == {TEN: "refused", ELEVEN: "published"}
+    assert "highest UInt64" in results[TEN].reason
+    assert_holds(warehouse, table, [visit(TEN, "ada"), new[1]])
+
+
+def test_an_insert_is_not_sent_again_where_a_view_behind_a_view_forgets_tokens(
+    warehouse: Warehouse, declared: MakeTable
+) -> None:
+    table = declared()
+    create_kind(warehouse, table, "insert, with a view")
+    assert check_target(warehouse, table).repeatable
+    second = f"transformed.{table.name}_second"
+    warehouse.command(
+        f"CREATE MATERIALIZED VIEW {second} ENGINE = SummingMergeTree ORDER BY hour "
+        f"AS SELECT hour, pages FROM transformed.{table.name}_totals",
+        doing="preparing",
+    )
+    try:
+        assert not check_target(warehouse, table).repeatable
+    finally:
+        warehouse.command(f"DROP TABLE {second} SYNC", doing="cleaning up")
+
+
+@pytest.mark.parametrize("setting", ["final=1", "join_use_nulls=1", "additional_table_filters={'transformed.%': 'pages = 1'}"])
+def test_a_profile_changes_nothing(warehouse: Warehouse, warehouse_url: str, visits: Table, setting: str) -> None:
+    """What a user profile sets, told the client as its default."""
+    name, _, value = setting.partition("=")
+    write_live(warehouse, visits, OLD)
+    line = Warehouse(warehouse_url)
+    line._client.set_client_setting(name, value.replace("%", visits.name))
+    own = attempt()
+    with Staging(line, visits, own, HOURS) as staging:
+        staging.load_rows(NEW, counts(NEW))
+        results = publish(prepare(staging, HOURS))
+    assert sum(result.cancels for result in results) == sum(row not in NEW for row in OLD[:-1])
+    assert undoable(line, visits, own, HOURS).conflicts == 0
+    with Staging(line, visits, attempt(), HOURS) as staging:
+        load_undone(staging, own, HOURS)
+        publish(prepare(staging, HOURS))
+    line.close()
+    assert_holds(warehouse, visits, OLD)
