@@ -10,6 +10,7 @@ import pytest
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.plan import Action
 from backfill_platform.pipelines import playbacks
+from backfill_platform.repair.engine import Landing
 from backfill_platform.repair.selection import repair_assets, with_margins
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ledger import Ledger
