@@ -1,21 +1,18 @@
 """The `backfill` command. Exit codes: 0 done, 1 differences found or hours failed, 2 wrong use."""
 
-import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any, TextIO
+from datetime import datetime
+from typing import Any
 
 import click
 
 from backfill_platform import terminal
-from backfill_platform.core.contract import Contract
+from backfill_platform.cli_options import on_range, pipeline_and_hours, warehouse_of
+from backfill_platform.cli_repair import dry_run, plan, run
 from backfill_platform.core.hours import HOUR, HourRange, format_hour, merge_hours, parse_hour
 from backfill_platform.core.identity import Fingerprint
-from backfill_platform.core.plan import make_plan
 from backfill_platform.errors import BackfillError, UsageError
-from backfill_platform.settings import Settings, load_settings
+from backfill_platform.settings import load_settings
 
 # Dagster, Spark and pandera take seconds to import; `backfill --help` and wrong use must not wait for them.
 
@@ -38,33 +35,6 @@ def main() -> None:
 
     Ranges are half-open hours in UTC: --from 1998-04-30T22 --to 1998-05-01T00 is two hours.
     """
-
-
-def _on_range(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report"),
-            click.option("--to", "end", metavar="HOUR", required=required, help="end of the range, not included (UTC)"),
-            click.option("--from", "start", metavar="HOUR", required=required, help="first hour of the range (UTC)"),
-            click.argument("pipeline"),
-        ):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_select = click.option(
-    "--select", "names", multiple=True, metavar="ASSET", help="an asset to materialize, such as warehouse/sessions; repeatable"
-)
-_contract = click.option(
-    "--contract", type=click.File(), help="YAML file with what may change: hours, tables, columns, limits; - for standard input"
-)
-_reason = click.option("--reason", default="", help="why; kept in the ledger")
-_heal = click.option(
-    "--heal", is_flag=True, help="also repair hours whose states and cancels do not match: their partitions are written anew"
-)
-_unsealed = click.option("--unsealed", is_flag=True, help="also publish to hours that live writers may still write")
 
 
 @main.command()
@@ -95,121 +65,6 @@ def demo(output: str) -> None:
     from backfill_platform.demo import run_demo
 
     sys.exit(run_demo(load_settings(), as_json=output == "json"))
-
-
-@main.command()
-@_on_range()
-@_select
-def plan(pipeline: str, start: str, end: str, output: str, names: tuple[str, ...]) -> None:
-    """Say what a run over the range would read and do, without doing it."""
-    from backfill_platform.repair.connect import Connections
-    from backfill_platform.repair.explain import explain
-    from backfill_platform.repair.selection import named_assets, repair_assets
-
-    settings = load_settings()
-    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    lake = Connections(settings).lake()
-    assets = named_assets(names) if names else repair_assets(declared, lake, hours)
-    found = make_plan(declared.name, declared.nodes, hours, assets)
-    with _warehouse(settings) as warehouse:
-        steps = [asdict(step) for step in explain(found, declared, lake, warehouse)]
-    if output == "json":
-        terminal.show_json({"pipeline": declared.name, "from": hours.start, "to": hours.end, "steps": steps})
-        return
-    columns = ("asset", "action", "reads", "files", "pruned", "rows now", "what it does")
-    terminal.show_table(f"{declared.name} {hours}: {len(hours)} hours", columns, [list(step.values()) for step in steps])
-
-
-@main.command("dry-run")
-@_on_range()
-@_reason
-@_contract
-@_heal
-def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contract: TextIO | None, heal: bool) -> None:
-    """Compute the range and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would."""
-    from backfill_platform.repair.selection import dry_run_assets
-
-    settings = load_settings()
-    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    request = {"reason": reason, "contract": _read_contract(contract), "heal": heal}
-    report = _run(settings, declared, hours, lambda lake: dry_run_assets(declared), output, request)
-    changes = any(outcome.facts.get("cancels") or outcome.facts.get("states") for outcome in report.outcomes)
-    sys.exit(1 if changes or not report.success else 0)
-
-
-@main.command()
-@_on_range()
-@_select
-@_reason
-@_contract
-@_heal
-@_unsealed
-def run(
-    pipeline: str,
-    start: str,
-    end: str,
-    output: str,
-    names: tuple[str, ...],
-    reason: str,
-    contract: TextIO | None,
-    heal: bool,
-    unsealed: bool,
-) -> None:
-    """Rebuild the range and publish it, as a Dagster run: the UI shows it. Lands hours that have not landed yet."""
-    from backfill_platform.repair.selection import named_assets, repair_assets
-
-    settings = load_settings()
-    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    chosen = named_assets(names)
-    if chosen:
-        make_plan(declared.name, declared.nodes, hours, chosen)
-
-    def choose(lake: Any) -> Any:
-        return chosen or repair_assets(declared, lake, hours)
-
-    # Hours that have landed are closed: they are landed again only when somebody asks for the raw table by name.
-    landing = {} if chosen else {"landing": "missing"}
-    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed, **landing}
-    report = _run(settings, declared, hours, choose, output, asked)
-    sys.exit(0 if report.success else 1)
-
-
-def _run(settings: Settings, declared: Any, hours: HourRange, choose: Any, output: str, asked: dict[str, Any]) -> Any:
-    from backfill_platform.local import open_platform
-    from backfill_platform.orchestration.request import Request
-
-    with terminal.StepProgress() as progress:
-        progress.say("opening the lake, the warehouse and Dagster")
-        with open_platform(settings) as platform:
-            platform.listen = progress
-            report = platform.run(declared, hours, choose(platform.lake), Request(**asked))
-    if output == "json":
-        facts = [terminal.outcome_facts(outcome) for outcome in report.outcomes]
-        terminal.show_json({"run": report.run_id, "success": report.success, "error": report.error, "hours": facts})
-        return report
-    for step in report.steps:
-        terminal.show_outcomes(step)
-        for outcome in step.outcomes:
-            for rows in outcome.tables:
-                terminal.out.print(f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}", style="bold")
-                terminal.show_rows(rows)
-    if report.error:
-        terminal.show_error(report.error)
-    return report
-
-
-def _read_contract(file: TextIO | None) -> Any:
-    """The contract as plain values, checked. Raises UsageError naming the file."""
-    if file is None:
-        return None
-    import yaml
-
-    try:
-        limits = yaml.safe_load(file)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file.name} is no YAML: {error}") from error
-    Contract.parse(limits)
-    return json.loads(json.dumps(limits, default=str))
 
 
 @main.command()
@@ -253,7 +108,7 @@ def undo(
 
 
 @main.command()
-@_on_range(required=False)
+@on_range(required=False)
 def verify(pipeline: str, start: str | None, end: str | None, output: str) -> None:
     """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal.
 
@@ -284,7 +139,7 @@ def _equal(state: Any, hour: datetime) -> bool:
 
 
 @main.command()
-@_on_range(required=False)
+@on_range(required=False)
 def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None:
     """Find damaged hours from data; without a range, in all hours of the pipeline. Exit 1 if there are any."""
     found, _ = _survey(pipeline, start, end)
@@ -303,15 +158,15 @@ def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None
 
 
 @main.command()
-@_on_range(required=False)
+@on_range(required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="the newest entries to show")
 def ledger(pipeline: str, start: str | None, end: str | None, output: str, limit: int) -> None:
     """What repairs did to each hour, and why; newest first."""
     from backfill_platform.warehouse.ledger import Ledger
 
     settings = load_settings()
-    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
-    with _warehouse(settings) as warehouse:
+    declared, hours = pipeline_and_hours(settings, pipeline, start, end)
+    with warehouse_of(settings) as warehouse:
         entries = Ledger(warehouse).read(pipeline=declared.name, hours=list(hours), limit=limit)
     if output == "json":
         terminal.show_json(entries)
@@ -340,34 +195,17 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
     from backfill_platform.repair.detect import survey
 
     settings = load_settings()
-    declared, hours = _pipeline_and_hours(settings, pipeline, start, end)
+    declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     connections = Connections(settings)
-    with _warehouse(settings) as warehouse:
+    with warehouse_of(settings) as warehouse:
         found = survey(declared, hours, connections.lake(), warehouse, connections.loading)
         told = {state.table.path: check_claims(warehouse, state.table, state.net) for state in found.tables if state.published}
         return found, told if claims else {}
 
 
-def _warehouse(settings: Settings) -> Any:
-    from backfill_platform.local import open_warehouse
-
-    return open_warehouse(settings)
-
-
-def _pipeline_and_hours(settings: Settings, pipeline: str, start: str | None, end: str | None) -> tuple[Any, HourRange]:
-    """The declared pipeline and the asked hours, which must be hours that it has."""
-    asked = (None if start is None else parse_hour(start), None if end is None else parse_hour(end))
-    if asked[0] is not None and asked[1] is not None:
-        HourRange(asked[0], asked[1])
-    from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
-
-    declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)
-    every = declared.hours_until(datetime.now(UTC))
-    hours = HourRange(asked[0] or every.start, asked[1] or every.end)
-    if hours.intersect(every) != hours:
-        raise UsageError(f"{pipeline} has the hours {every}; {hours} is not within them")
-    return declared, hours
-
+main.add_command(plan)
+main.add_command(dry_run)
+main.add_command(run)
 
 if __name__ == "__main__":
     main()

@@ -37,8 +37,8 @@ class RunReport:
 
     @property
     def failed(self) -> tuple[HourOutcome, ...]:
-        """The hours that were not materialized."""
-        return tuple(outcome for outcome in self.outcomes if outcome.error)
+        """The hours that were not materialized, though they were due."""
+        return tuple(outcome for outcome in self.outcomes if outcome.failed)
 
 
 @dataclass

@@ -73,6 +73,8 @@ def show_outcomes(step: StepFinished) -> None:
     ]
     headings = [_HEADINGS.get(name, name) for name in names]
     show_table("/".join(step.step.asset), ("hour (UTC)", *headings, "verdict"), rows)
+    for table in step.tables:
+        show_rows(table)
     if step.facts:
         out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items())), style="dim")
 

@@ -13,6 +13,10 @@ from backfill_platform.cli import main
 ONE_HOUR = ("--from", "1998-04-30T22", "--to", "1998-04-30T23")
 
 
+def damaged(start: str, end: str) -> tuple[str, ...]:
+    return ("--damaged-from", start, "--damaged-to", end)
+
+
 @pytest.fixture
 def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """Runs a command on a fresh home and returns its result."""
@@ -43,7 +47,15 @@ def test_help_names_every_command_and_is_quick(backfill) -> None:  # type: ignor
         (("gaps", "nobody"), "there is no pipeline 'nobody'; there are: clickstream"),
         (("run", "clickstream", *ONE_HOUR, "--select", "sessions"), "'sessions' names no asset"),
         (("run", "clickstream", *ONE_HOUR, "--select", "warehouse/nobody"), "has no asset warehouse/nobody; it has"),
-        (("plan", "clickstream"), "Missing option '--from'"),
+        (("plan", "clickstream"), "Missing option '--from'; or give --damaged-from and --damaged-to instead of a range"),
+        (("run", "clickstream", "--from", "1998-04-30T22"), "Missing option '--to'"),
+        (("run", "clickstream", *ONE_HOUR, "--tenant", "5"), "it needs --damaged-from and --damaged-to"),
+        (("run", "clickstream", *ONE_HOUR, "--damaged-from", "1998-04-30T22"), "not both"),
+        (("plan", "clickstream", "--damaged-to", "1998-04-30T22:10"), "give both --damaged-from and --damaged-to"),
+        (("plan", "clickstream", *damaged("1998-04-30T22:10", "1998-04-30T22:10")), "is empty; it is half-open"),
+        (("plan", "clickstream", *damaged("1998-04-29T22:10", "1998-04-29T22:20")), "is not within them"),
+        (("run", "clickstream", *damaged("soon", "later")), "'soon' is not"),
+        (("plan", "clickstream", *damaged("1998-05-01", "1998-05-02"), "--select", "raw/nobody"), "has no asset raw/nobody"),
         (("ledger", "clickstream", "--limit", "0"), "Invalid value for '--limit'"),
         (("verify", "clickstream", "--output", "xml"), "Invalid value for '--output'"),
     ],
@@ -87,3 +99,24 @@ def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill) -> 
     assert plan["steps"][1]["reads"] == "raw/clickstream: none of the hours is there yet"
     assert "30 min before" in plan["steps"][1]["explanation"]
     assert "transformed/sessions" in backfill("plan", "clickstream", *ONE_HOUR).stdout
+
+
+def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill) -> None:  # type: ignore[no-untyped-def]
+    found = backfill("plan", "clickstream", "--from", "1998-05-01T02", "--to", "1998-05-01T04", "--output", "json")
+    plan = json.loads(found.stdout)
+    assert plan["runs"] == 2
+    landed = [(step["from"][11:13], step["to"][11:13]) for step in plan["steps"] if step["action"] == "land"]
+    assert landed == [("01", "02"), ("02", "04")]
+
+
+def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill) -> None:  # type: ignore[no-untyped-def]
+    found = backfill("plan", "clickstream", *damaged("1998-05-01T05:50", "1998-05-01T05:55"), "--output", "json")
+    plan = json.loads(found.stdout)
+    assert [(one["table"], one["hour"][11:13], one["why"]) for one in plan["affected"]] == [
+        ("raw/clickstream", "05", "has not landed, or is lost"),
+        ("transformed/sessions", "05", "events of the interval are its own"),
+        ("aggregated/site_hourly", "05", "computed from transformed/sessions of 1998-05-01T05"),
+    ]
+    assert (plan["damaged_from"], plan["damaged_to"]) == ("1998-05-01T05:00:00Z", "1998-05-01T06:00:00Z")
+    assert [step["action"] for step in plan["steps"]] == ["land", "land", "build", "publish", "build", "publish"]
+    assert "events of the interval" in backfill("plan", "clickstream", *damaged("1998-05-01T05", "1998-05-01T06")).stdout

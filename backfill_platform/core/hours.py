@@ -1,7 +1,7 @@
 """Hours and half-open ranges of hours, in UTC.
 
 An hour is named by its start: an aware UTC `datetime` with nothing below the hour. User input becomes one in `parse_hour`
-and nowhere else.
+or, where it need not be on the hour, in `parse_moment`, and nowhere else.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,10 +21,15 @@ def hour_of(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def parse_hour(text: str) -> datetime:
-    """An hour from ISO 8601 text or a partition key such as `1998-04-30-22:00`; no offset means UTC.
+def hour_after(moment: datetime) -> datetime:
+    """The end of the last hour that begins before an aware moment: the moment itself where it is on the hour."""
+    return hour_of(moment - timedelta(microseconds=1)) + HOUR
 
-    Raises HourError when the text is no time or does not lie on a full hour in UTC.
+
+def parse_moment(text: str) -> datetime:
+    """A moment from ISO 8601 text or a partition key such as `1998-04-30-22:00`; no offset means UTC.
+
+    Raises HourError when the text is no time.
     """
     moment: datetime | None = None
     for read in (datetime.fromisoformat, lambda t: datetime.strptime(t, PARTITION_KEY_FORMAT)):  # noqa: DTZ007
@@ -35,7 +40,12 @@ def parse_hour(text: str) -> datetime:
             continue
     if moment is None:
         raise HourError(f"'{text}' is not an hour; write it like 1998-04-30T22 (UTC)")
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def parse_hour(text: str) -> datetime:
+    """An hour from text that `parse_moment` reads. Raises HourError also when it does not lie on a full hour in UTC."""
+    moment = parse_moment(text)
     if moment != hour_of(moment):
         raise HourError(f"'{text}' does not lie on a full hour in UTC; write it like {format_hour(hour_of(moment))}")
     return moment

@@ -77,6 +77,11 @@ class Plan:
     hours: HourRange
     steps: tuple[Step, ...]
 
+    @property
+    def assets(self) -> tuple[AssetPath, ...]:
+        """The assets it materializes: those it was made for, in the order of the flow."""
+        return tuple(step.asset for step in self.steps if step.promote or step.action in (Action.DRY_RUN, Action.PUBLISH))
+
 
 def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: Collection[AssetPath]) -> Plan:
     """The steps that materialize the given assets for the given hours.
@@ -128,11 +133,11 @@ def _explain(node: Node, hours: HourRange, promote: bool, from_branch: bool) -> 
     if node.reads is None:
         return f"land the lines of each hour, set aside what cannot be read, replace the hours on {target}"
     ahead = node.window.lookahead
-    margin = f"{_span(node.window.lookback)} before"
+    margin = f"{in_words(node.window.lookback)} before"
     if isinstance(ahead, UntilClosed):
-        margin += f", and after until every {ahead.key} is silent for {_span(ahead.gap)} (at most {_span(ahead.cap)})"
+        margin += f", and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
     else:
-        margin += f", {_span(ahead)} after"
+        margin += f", {in_words(ahead)} after"
     exact = "exactly these hours" if node.window == NO_MARGIN else margin
     source = f"{node.reads} as this repair has built it" if from_branch else str(node.reads)
     return f"read {source} ({exact}), compute, check, replace the hours on {target}"
@@ -146,7 +151,8 @@ def _explain_warehouse(table: Table, action: Action, from_branch: bool) -> str:
     return f"{compare}; publish it, verify, write the ledger"
 
 
-def _span(span: timedelta) -> str:
+def in_words(span: timedelta) -> str:
+    """A span for people, in the largest unit that holds it without a rest: `30 min`."""
     seconds = int(span.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds and seconds % size == 0:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backfill_platform.core.hours import HOUR, HourRange, hour_of, merge_hours
+from backfill_platform.core.hours import HOUR, HourRange, hour_after, hour_of, merge_hours
 from backfill_platform.errors import SpecError
 
 
@@ -68,6 +68,14 @@ class Window:
             edge = min(edge + step, last)
             yield edge
 
+    def reached_by(self, start: datetime, end: datetime) -> HourRange:
+        """The hours whose rows can depend on events in `[start, end)`, as far as the window alone can tell.
+
+        Those that read the interval: `[h - lookback, h + 1 h + lookahead)` meets it. Open keys count up to their cap.
+        """
+        ahead = self.lookahead.cap if isinstance(self.lookahead, UntilClosed) else self.lookahead
+        return HourRange(hour_of(start - ahead), hour_after(end + self.lookback))
+
     def needs(self, hour: datetime, origin: datetime) -> HourRange:
         """The hours of the source that must be there before `hour` can be built: its own and those of fixed margins.
 
@@ -75,8 +83,7 @@ class Window:
         """
         ahead = self.lookahead if isinstance(self.lookahead, timedelta) else timedelta(0)
         first = hour_of(max(hour - self.lookback, min(origin, hour)))
-        last = hour_of(hour + HOUR + ahead - timedelta(microseconds=1))
-        return HourRange(first, last + HOUR)
+        return HourRange(first, hour_after(hour + HOUR + ahead))
 
 
 NO_MARGIN = Window()

@@ -23,7 +23,14 @@ from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.request import Request
-from backfill_platform.orchestration.show import check_metadata, column_schema, facts_metadata, hour_metadata, range_overview
+from backfill_platform.orchestration.show import (
+    check_metadata,
+    column_schema,
+    facts_metadata,
+    hour_metadata,
+    markdown,
+    range_overview,
+)
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
@@ -80,9 +87,12 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
                         asset = "/".join(event.step.asset)
                         context.log.info(f"step {event.number} of {event.total}: {asset}: {event.step.explanation}")
                     elif isinstance(event, HourOutcome):
-                        if event.error:
+                        told = f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}"
+                        if event.failed:
                             failed.append(event)
-                            context.log.error(f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}")
+                            context.log.error(told)
+                        elif event.error:
+                            context.log.info(told)
                     else:
                         _report(context, event, repair.repair_id)
         except BackfillError as error:
@@ -222,6 +232,7 @@ def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: s
             description=f"{finished.step.hours}: {finished.step.explanation}",
             metadata={
                 **facts_metadata(finished.facts),
+                **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in finished.tables},
                 "repair": repair,
                 "hours": dg.MetadataValue.md(range_overview(finished.outcomes)),
             },

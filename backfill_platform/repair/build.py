@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import Step
+from backfill_platform.core.plan import Step, in_words
 from backfill_platform.core.windows import Stretch, UntilClosed
 from backfill_platform.lake.tables import MAIN, Lake
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
-from backfill_platform.repair.outcomes import Fact
+from backfill_platform.repair.outcomes import Fact, Rows
 from backfill_platform.spark.checks import mark_failures, require_columns
 from backfill_platform.spark.dedupe import Counts, Deduplicated, without_duplicates
 from backfill_platform.spark.reader import RangeRead, read_range
@@ -25,6 +26,8 @@ from backfill_platform.spark.sessions import micros
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+COVERAGE = "sessions closed by margin"
+_BAR = 40
 _HOUR_MICROS = 3_600_000_000
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -36,6 +39,13 @@ class Built:
     hours: dict[datetime, HourAudit]
     reads: tuple[RangeRead, ...]
     files_in_table: int
+
+    @property
+    def tables(self) -> tuple[Rows, ...]:
+        """How many of the sessions each margin would have recovered, where reading went on until they were closed."""
+        sessions = sum(audit.computed for audit in self.hours.values())
+        found = coverage([read.closure.open_at for read in self.reads], sessions)
+        return (Rows(COVERAGE, ("margin", "not closed", "closed", ""), found),) if found else ()
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -140,6 +150,30 @@ def _with_is_open(rows: DataFrame, ahead: UntilClosed, horizon: datetime) -> Dat
     cap = F.unix_micros(F.date_trunc("hour", ahead.started)) + int((ahead.cap.total_seconds() + 3600) * 1_000_000)
     until = F.least(cap, F.unix_micros(F.lit(horizon)))
     return rows.withColumn("is_open", micros(F.col(ahead.ended)) + int(ahead.gap.total_seconds() * 1_000_000) > until)
+
+
+def coverage(closures: Sequence[Sequence[tuple[timedelta, int]]], sessions: int) -> tuple[tuple[Fact, ...], ...]:
+    """Per margin: how many of the sessions are not known to be closed there, the share that is, and a bar of it.
+
+    `closures` pairs, for each stretch that was read by itself, margins beyond its end with open sessions (`Closure.open_at`).
+    A stretch that did not need a margin stays at what it had last.
+    """
+    margins = sorted({margin for open_at in closures for margin, _ in open_at})
+    rows = []
+    for margin in margins if sessions else ():
+        open_there = 0
+        for open_at in closures:
+            reached = [count for at, count in open_at if at <= margin] or [count for _, count in open_at[:1]]
+            open_there += reached[-1] if reached else 0
+        share = max(sessions - open_there, 0) / sessions
+        # Rounded down, so that a full bar and 100 % are said of nothing less.
+        rows.append((in_words(margin), open_there, f"{math.floor(share * 10_000) / 100:.2f} %", _bar(share)))
+    return tuple(rows)
+
+
+def _bar(share: float) -> str:
+    whole, eighths = divmod(math.floor(share * _BAR * 8), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def _hours(span: timedelta) -> str:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
-from backfill_platform.core.hours import format_hour
+from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import stretches
@@ -23,7 +23,7 @@ from backfill_platform.repair.bookkeeping import begin, lake_step
 from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
 from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
-from backfill_platform.repair.publish import StepResult, publish_step
+from backfill_platform.repair.publish import publish_step
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.fingerprints import Fingerprints
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Failed = Mapping[AssetPath, Mapping[datetime, str]]
+Failed = Mapping[AssetPath, Mapping[datetime, HourOutcome]]
 
 
 class Landing(StrEnum):
@@ -75,7 +75,7 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     Raises BackfillError for what makes every hour of a step impossible, such as a warehouse that does not answer.
     """
     lake, pipeline = context.lake, context.pipeline
-    failed: dict[AssetPath, dict[datetime, str]] = {}
+    failed: dict[AssetPath, dict[datetime, HourOutcome]] = {}
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
             lake.ensure(kept)
@@ -86,12 +86,12 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
             started = context.clock()
-            outcomes, facts = _walk(step, failed, since.get(step.asset, {}), context)
+            finished = _walk(step, failed, since.get(step.asset, {}), context)
             if step.action in (Action.LAND, Action.BUILD):
-                lake_step(step, outcomes, context, started)
-            failed[step.asset] = {outcome.hour: outcome.error for outcome in outcomes if outcome.error}
-            yield from outcomes
-            yield StepFinished(step, facts, outcomes)
+                lake_step(step, [outcome for outcome in finished.outcomes if outcome.due is None], context, started)
+            failed[step.asset] = {outcome.hour: outcome for outcome in finished.outcomes if outcome.error}
+            yield from finished.outcomes
+            yield finished
     finally:
         for step in plan.steps:
             if step.action in (Action.LAND, Action.BUILD) and not step.promote:
@@ -108,7 +108,7 @@ def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:
     return found
 
 
-def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> StepResult:
+def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> StepFinished:
     """Do one step for the hours that have what they need; the others are named with what they wait for."""
     if step.action is Action.LAND:
         return _land(step, context)
@@ -116,21 +116,21 @@ def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> 
         return _build(step, failed, context)
     table = step.node.table
     lake, here = context.lake, failed.get(table.path, {})
-    waiting = {hour: _because(table, hour, error) for hour, error in here.items()}
+    outcomes = [_waiting(step, hour, table, because) for hour, because in here.items()]
     if not step.from_branch:
         built = lake.built_hours(table)
-        waiting |= {hour: _lost(table, hour) for hour in step.hours if hour not in built and hour not in waiting}
+        outcomes += _named(step, {hour: _lost(table, hour) for hour in step.hours if hour not in built and hour not in here})
+    waiting = {outcome.hour for outcome in outcomes}
     hours = [hour for hour in step.hours if hour not in waiting]
-    outcomes = _named(step, waiting)
     facts: Mapping[str, Fact] = {}
     if hours:
         files = lake.files(table, hours, branch=context.repair_id if step.from_branch else MAIN)
         published, facts = publish_step(step, hours, files, since, context)
         outcomes += published
-    return outcomes, facts
+    return StepFinished(step, facts, outcomes)
 
 
-def _land(step: Step, context: Context) -> StepResult:
+def _land(step: Step, context: Context) -> StepFinished:
     table, source = step.node.table, context.pipeline.source
     landed = context.lake.rows_by_hour(table, step.hours)
     known = context.lake.built_hours(table)
@@ -143,32 +143,42 @@ def _land(step: Step, context: Context) -> StepResult:
         if context.landing is not Landing.REPLACE:
             audits = {hour: audit.keeping(landed.get(hour, 0)) for hour, audit in audits.items()}
         outcomes += _lake_outcomes(step, audits, context)
-    return outcomes, {"hours_already_landed": len(step.hours) - len(hours)}
+    return StepFinished(step, {"hours_already_landed": len(step.hours) - len(hours)}, outcomes)
 
 
-def _build(step: Step, failed: Failed, context: Context) -> StepResult:
+def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
     source, pipeline = step.node.reads, context.pipeline
     if source is None:
         raise TypeError(f"{step.node.table} is landed, not built")
     bad = failed.get(source.path, {})
     there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
     parts, lacking = stretches(step.hours, there - set(bad), step.node.window, pipeline.start, pipeline.end)
-    waiting = {hour: _because(source, at, bad[at]) if at in bad else _lost(source, at) for hour, at in lacking.items()}
-    outcomes = _named(step, waiting)
-    facts: Mapping[str, Fact] = {}
-    if parts:
-        built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id)
-        outcomes += _lake_outcomes(step, built.hours, context)
-        facts = built.facts
-    return outcomes, facts
+    outcomes = []
+    for hour, at in lacking.items():
+        if at in bad:
+            outcomes.append(_waiting(step, hour, source, bad[at]))
+        elif at + HOUR > context.clock():
+            due = step.node.window.needs(hour, pipeline.start).end
+            outcomes.append(HourOutcome(step.asset, hour, _not_due(source, at, due), due=due))
+        else:
+            outcomes.append(HourOutcome(step.asset, hour, _lost(source, at)))
+    if not parts:
+        return StepFinished(step, {}, outcomes)
+    built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id)
+    return StepFinished(step, built.facts, outcomes + _lake_outcomes(step, built.hours, context), built.tables)
 
 
 def _named(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:
     return [HourOutcome(step.asset, hour, error) for hour, error in sorted(errors.items())]
 
 
-def _because(table: Table, hour: datetime, error: str) -> str:
-    return f"waits for {table} of {format_hour(hour)}: {error}"
+def _waiting(step: Step, hour: datetime, table: Table, because: HourOutcome) -> HourOutcome:
+    error = f"waits for {table} of {format_hour(because.hour)}: {because.error}"
+    return HourOutcome(step.asset, hour, error, due=because.due)
+
+
+def _not_due(source: Table, at: datetime, due: datetime) -> str:
+    return f"not yet due: it needs {source} of {format_hour(at)}, which is not over; due at {format_hour(due)} UTC"
 
 
 def _lost(table: Table, hour: datetime) -> str:

@@ -32,7 +32,10 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class HourOutcome:
-    """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise."""
+    """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise.
+
+    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over.
+    """
 
     asset: AssetPath
     hour: datetime
@@ -40,6 +43,12 @@ class HourOutcome:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     checks: tuple[CheckResult, ...] = ()
     tables: tuple[Rows, ...] = ()
+    due: datetime | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether something has to be done about the hour, other than to wait."""
+        return bool(self.error) and self.due is None
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,12 @@ class StepStarted:
 
 @dataclass(frozen=True)
 class StepFinished:
-    """A step is over: facts about the whole range, such as how far reading went and the proof of closure."""
+    """A step is over: facts and tables about the whole range, such as how far reading went and the proof of closure."""
 
     step: Step
     facts: Mapping[str, Fact]
     outcomes: Sequence[HourOutcome]
+    tables: tuple[Rows, ...] = ()
 
 
 Event = StepStarted | HourOutcome | StepFinished

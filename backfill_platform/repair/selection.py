@@ -1,9 +1,10 @@
-"""Which assets a repair of a range takes, when nobody names them."""
+"""What a repair takes when nobody names it: the assets of a range, and the raw hours around it that have not landed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath
+from backfill_platform.core.hours import HourRange, merge_hours
+from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, Action, AssetPath, Plan, make_plan
 from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
@@ -18,6 +19,21 @@ def repair_assets(pipeline: Pipeline, lake: Lake, hours: HourRange) -> tuple[Ass
     if not set(hours) <= lake.built_hours(pipeline.raw.table):
         assets.insert(0, pipeline.raw.table.path)
     return tuple(assets)
+
+
+def with_margins(plans: Sequence[Plan], pipeline: Pipeline, lake: Lake, now: datetime) -> tuple[Plan, ...]:
+    """The plans, after plans that land the raw hours which the windows of their builds need and nobody has landed.
+
+    Hours that are not over at `now`, or that the pipeline does not have, are left out. One plan per contiguous range.
+    """
+    raw = pipeline.raw.table
+    steps = [step for plan in plans for step in plan.steps]
+    built = [step for step in steps if step.action is Action.BUILD and step.node.reads == raw]
+    needed = {one for step in built for hour in step.hours for one in step.node.window.needs(hour, pipeline.start)}
+    there = lake.built_hours(raw) | {hour for step in steps if step.action is Action.LAND for hour in step.hours}
+    missing = needed.intersection(pipeline.hours_until(now)) - there
+    margins = (make_plan(pipeline.name, pipeline.nodes, span, [raw.path]) for span in merge_hours(missing))
+    return (*margins, *plans)
 
 
 def dry_run_assets(pipeline: Pipeline) -> tuple[AssetPath, ...]:

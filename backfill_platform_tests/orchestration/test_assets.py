@@ -161,6 +161,7 @@ def test_a_range_has_an_overview_with_the_proof_of_closure(ran: Ran) -> None:
     assert observation is not None
     metadata = {name: value.value for name, value in observation.metadata.items()}
     assert "open_at_end" in metadata
+    assert str(metadata["sessions closed by margin"]).startswith("| margin | not closed | closed |")
     assert "failed not this hour" in str(metadata["hours"])
     assert "█" in str(metadata["hours"])
 

@@ -90,12 +90,17 @@ class World:
         pipeline: Pipeline | None = None,
         **options: Any,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Walk the plan to its end; the outcomes by asset and hour. `options` are fields of the context."""
-        events: list[Event] = list(run(self.plan(assets, hours), replace(self.context(pipeline), **options)))
+        """Make a plan and walk it to its end; the outcomes by asset and hour. `options` are fields of the context."""
+        return self.walk([self.plan(assets, hours)], replace(self.context(pipeline), **options))
+
+    def walk(self, plans: Iterable[Plan], context: Context | None = None) -> dict[AssetPath, dict[datetime, HourOutcome]]:
+        """Walk plans one after the other, each as a repair of its own unless a context is given; the outcomes of all."""
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
-        for event in events:
-            if isinstance(event, HourOutcome):
-                found.setdefault(event.asset, {})[event.hour] = event
+        for plan in plans:
+            events: list[Event] = list(run(plan, context or self.context()))
+            for event in events:
+                if isinstance(event, HourOutcome):
+                    found.setdefault(event.asset, {})[event.hour] = event
         return found
 
     def net(self) -> dict[str, Prints]:

@@ -112,6 +112,25 @@ def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSess
     assert max(end for _, end in files.asked) == hour(3)
 
 
+def test_proxies_that_do_not_idle_for_six_days_cost_an_hour_no_more_than_its_cap(spark: "SparkSession", tmp_path: Path) -> None:
+    end, one, cap = 6 * 24 * 3600, HourRange(hour(70), hour(71)), timedelta(hours=6)
+    older = [Click(1, second) for second in range(0, end, 1200)]
+    starting = [Click(2, second) for second in range(70 * 3600, end, 1200)]
+    crowd = [Click(1000 + second, second) for second in range(0, end, 300)]
+    files = Files(spark, tmp_path / "events", older + starting + crowd)
+    window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=cap))
+    result = read(spark, files, one, window, hour(6 * 24))
+
+    assert (result.closure.still_open, result.closure.limit) == (1, "cap")
+    assert (result.start, result.end) == (one.start - GAP, one.end + cap)
+    assert (len(files.by_hour), result.files) == (144, 1 + 1 + 6)
+    rows = Counter(min(row["client"], 1000) for row in result.rows.select("client").collect())
+    # Only the session that starts in the hour is followed: 3 rows an hour for 7 hours. Of all others, what lies within a gap.
+    assert rows == {1: 2 * 3, 2: 7 * 3, 1000: 2 * 12}
+    assert set(owned(result, one, cap)) >= {(2, hour(70), hour(77) - timedelta(minutes=20), 21)}
+    assert not [key for key, *_ in owned(result, one, cap) if key == 1]
+
+
 def test_nothing_is_read_beyond_what_has_landed(spark: "SparkSession", tmp_path: Path) -> None:
     files = Files(spark, tmp_path / "events", [Click(1, 0), Click(1, 3599)])
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
