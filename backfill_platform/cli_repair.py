@@ -67,13 +67,21 @@ def plan(
         terminal.show_json({"pipeline": declared.name, **asked, "runs": len(plans), "steps": steps})
         return
     if radius is not None:
-        rows = [(str(one.node.table), hour, one.why[hour]) for one in radius.tables for hour in one.hours]
-        terminal.show_table(f"{declared.name}: damaged {radius.damage}", ("table", "hour (UTC)", "why"), rows)
-    columns = ("asset", "action", "reads", "files", "pruned", "rows now", "what it does")
+        reasons = [(str(one.node.table), hour, one.why[hour]) for one in radius.tables for hour in one.hours]
+        terminal.show_table(f"{declared.name}: damaged {radius.damage}", ("table", "hour (UTC)", "why"), reasons)
+    columns = ("asset", "action", "reads", "files (pruned)", "kB (pruned)", "rows now", "what it does")
     for number, (one, found) in enumerate(explained, 1):
         title = f"{declared.name} {one.hours}: {len(one.hours)} hours"
         title += f" (run {number} of {len(plans)})" if len(plans) > 1 else ""
-        terminal.show_table(title, columns, [list(step.values()) for step in found])
+        rows = [
+            (
+                *(step["asset"], step["action"], step["reads"], f"{step['files']} ({step['pruned']})"),
+                f"{step['bytes'] / 1000:,.0f} ({step['bytes_pruned'] / 1000:,.0f})",
+                *(step["rows_now"], step["explanation"]),
+            )
+            for step in found
+        ]
+        terminal.show_table(title, columns, rows)
 
 
 @click.command("dry-run")

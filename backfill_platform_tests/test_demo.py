@@ -86,6 +86,7 @@ def test_a_plan_after_landing_reads_only_what_the_range_needs(demo: tuple[Home, 
     sessions = plan["steps"][0]
     assert (sessions["asset"], sessions["files"], sessions["pruned"]) == ("transformed/sessions", 5, 19)
     assert sessions["rows_now"] > 0
+    assert 0 < sessions["bytes"] < sessions["bytes_pruned"]
 
 
 @pytest.mark.slow

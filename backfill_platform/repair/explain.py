@@ -7,7 +7,7 @@ from backfill_platform.core.hours import HOUR
 from backfill_platform.core.plan import Action, Plan, Step, read_bounds
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import PreconditionError
-from backfill_platform.lake.tables import Lake
+from backfill_platform.lake.tables import Lake, LakeFile
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.preconditions import check_target, target_exists
@@ -15,13 +15,18 @@ from backfill_platform.warehouse.preconditions import check_target, target_exist
 
 @dataclass(frozen=True)
 class Explained:
-    """One step for people: what it reads, how many lake files that is and how many it need not open, what is there now."""
+    """One step for people: what it reads, what is there now.
+
+    `files` and `bytes` of the lake are read; `pruned` and `bytes_pruned` of the same table need not be opened.
+    """
 
     asset: str
     action: str
     reads: str
     files: int
     pruned: int
+    bytes: int
+    bytes_pruned: int
     rows_now: int
     explanation: str
 
@@ -33,12 +38,23 @@ def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) ->
     """
     for step in plan.steps:
         table = step.node.table
-        reads, files, pruned = _reads(step, pipeline, lake)
+        reads, found, every = _reads(step, pipeline, lake)
+        size = sum(file.bytes for file in found)
         rows = sum(lake.rows_by_hour(table, step.hours).values())
         text = step.explanation
         if step.action in (Action.DRY_RUN, Action.PUBLISH):
             text += f" ({_publishing(warehouse, table)})"
-        yield Explained("/".join(step.asset), str(step.action), reads, files, pruned, rows, text)
+        yield Explained(
+            "/".join(step.asset),
+            str(step.action),
+            reads,
+            files=len(found),
+            pruned=len(every) - len(found),
+            bytes=size,
+            bytes_pruned=sum(file.bytes for file in every) - size,
+            rows_now=rows,
+            explanation=text,
+        )
 
 
 def _publishing(warehouse: Warehouse, table: Table) -> str:
@@ -50,22 +66,21 @@ def _publishing(warehouse: Warehouse, table: Table) -> str:
         return str(error)
 
 
-def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, int, int]:
+def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFile], list[LakeFile]]:
+    """In words, the files of the lake to read, and all files of the same table."""
     source = step.node.reads
     if source is None:
-        return ", ".join(pipeline.source.files(step.hours)) or "no file has these hours", 0, 0
+        return ", ".join(pipeline.source.files(step.hours)) or "no file has these hours", [], []
     if step.asset != step.node.table.path:
-        found = len(lake.files(step.node.table, step.hours))
-        return str(step.node.table), found, len(lake.files(step.node.table)) - found
+        return str(step.node.table), lake.files(step.node.table, step.hours), lake.files(step.node.table)
     from_raw = source == pipeline.raw.table
     there = lake.built_hours(source)
     missing = [hour for hour in step.hours if hour not in there]
     if len(missing) == len(step.hours):
-        return f"{source}: none of the hours is there yet", 0, 0
+        return f"{source}: none of the hours is there yet", [], []
     after = max(there) + HOUR if from_raw else step.hours.end
     first, last = read_bounds(step, pipeline.start, after)
     time = pipeline.raw.event_time if from_raw else source.hour
-    found = len(lake.files_between(source, time, first, last))
     bounds = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
     bounds += f", without {len(missing)} hours that are not there" if missing else ""
-    return bounds, found, len(lake.files(source)) - found
+    return bounds, lake.files_between(source, time, first, last), lake.files(source)

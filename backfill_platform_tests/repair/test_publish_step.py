@@ -174,6 +174,22 @@ def test_views_that_may_lack_rows_are_named_once(world: World, sessions: Table, 
         world.warehouse.command(f"DROP TABLE {view} SYNC", doing="cleaning up")
 
 
+def test_views_that_counted_what_is_healed_away_are_named(world: World, sessions: Table) -> None:
+    view = f"{target_name(sessions)[:-1]}_healed_view`"
+    world.warehouse.command(
+        f"CREATE MATERIALIZED VIEW {view} ENGINE = SummingMergeTree ORDER BY hour AS SELECT hour, sum(bytes * sign) AS bytes "
+        f"FROM {target_name(sessions)} GROUP BY hour",
+        doing="preparing",
+    )
+    try:
+        doubled(world, sessions)
+        outcomes = world.run([warehouse_asset(world.sessions)], heal=True)[warehouse_asset(world.sessions)]
+        assert [at for at, outcome in outcomes.items() if "views_to_rebuild" in outcome.facts] == [hour(1)]
+        assert "did not see the partition of this hour being healed" in str(outcomes[hour(1)].facts["views_to_rebuild"])
+    finally:
+        world.warehouse.command(f"DROP TABLE {view} SYNC", doing="cleaning up")
+
+
 # --- the plan, the way rows are loaded, and undo by tenant ---
 
 

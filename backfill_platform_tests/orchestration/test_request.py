@@ -1,0 +1,49 @@
+"""What is asked of a repair besides its hours: one parser for the web page, the command line and the API."""
+
+import pytest
+
+from backfill_platform.core.contract import ANYTHING, Contract
+from backfill_platform.errors import UsageError
+from backfill_platform.orchestration.request import Request
+from backfill_platform.repair.engine import Landing
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(),
+        Request("a broker was down", "ada", {"columns": ["bytes"]}, Landing.REPLACE, heal=True, unsealed=True),
+        Request("", "", {}, Landing.MISSING),
+    ],
+)
+def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
+    assert Request.from_tags({**request_.to_tags(), "dagster/partition": "x", "backfill/process": "y"}) == request_
+
+
+def test_a_run_without_tags_may_do_what_is_safe() -> None:
+    request = Request.from_tags({})
+    assert (request.landing, request.heal, request.unsealed, request.limits()) == (Landing.SAFE, False, False, ANYTHING)
+
+
+def test_a_sensor_is_the_requester_of_its_runs() -> None:
+    assert Request.from_tags({"dagster/sensor_name": "gaps"}).requester == "gaps"
+
+
+def test_the_contract_is_the_one_of_the_tag() -> None:
+    request = Request.from_tags({"backfill/contract": '{"max_changed_share": 0.5}'})
+    assert request.limits() == Contract(max_changed_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ({"backfill/heel": "true"}, "no tag backfill/heel; there are .*backfill/heal"),
+        ({"backfill/heal": "yes"}, "backfill/heal is true or false, not 'yes'"),
+        ({"backfill/landing": "all"}, "backfill/landing is one of safe, missing, replace, not 'all'"),
+        ({"backfill/contract": "{"}, "backfill/contract is no JSON"),
+        ({"backfill/contract": '{"hour": 1}'}, "a contract has no hour"),
+    ],
+)
+def test_a_tag_that_cannot_be_read_is_named(tags: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Request.from_tags(tags)
