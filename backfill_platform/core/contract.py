@@ -15,7 +15,8 @@ from backfill_platform.errors import UsageError
 class HourChange:
     """The difference of one hour of a table: rows stored before, stored rows that would go or change, columns, totals.
 
-    `totals` gives the sums of numeric columns before and after.
+    `totals` gives the sums of numeric columns before and after. `foreign` counts the rows that would be written for tenants
+    other than the contract's and names one of these; None where rows cannot be told apart by tenant.
     """
 
     table: str
@@ -24,6 +25,7 @@ class HourChange:
     cancelled: int
     columns: frozenset[str] = frozenset()
     totals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    foreign: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Contract:
     hours: HourRange | None = None
     tables: frozenset[str] | None = None
     columns: frozenset[str] | None = None
+    tenants: frozenset[str] | None = None
     max_changed_share: float | None = None
     max_metric_change: Mapping[str, float] = field(default_factory=dict)
 
@@ -62,6 +65,7 @@ class Contract:
             _hours(given.get("hours")),
             _names("tables", given.get("tables")),
             _names("columns", given.get("columns")),
+            _names("tenants", given.get("tenants")),
             None if share is None else float(share),
             {str(name): float(limit) for name, limit in metrics.items()},
         )
@@ -75,6 +79,11 @@ class Contract:
             found.append(f"{change.table} is not one of the contract's tables {', '.join(sorted(self.tables))}")
         if self.columns is not None and (others := sorted(change.columns - self.columns)):
             found.append(f"{', '.join(others)} would change, the contract allows {', '.join(sorted(self.columns)) or 'none'}")
+        if self.tenants is not None and change.foreign is None:
+            found.append(f"rows of {change.table} cannot be told apart by tenant, and the contract allows some tenants only")
+        elif self.tenants is not None and change.foreign is not None and change.foreign[0]:
+            count, example = change.foreign
+            found.append(f"{count} rows of other tenants would be written, such as '{example}'")
         if self.max_changed_share is not None and change.cancelled > self.max_changed_share * change.stored:
             found.append(
                 f"{change.cancelled} of {change.stored} stored rows would change or go, "

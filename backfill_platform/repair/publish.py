@@ -16,7 +16,7 @@ from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
 from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 from backfill_platform.warehouse.ddl import create_target
-from backfill_platform.warehouse.diff import HourDiff
+from backfill_platform.warehouse.diff import HourDiff, foreign_tenants
 from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status, prepare
 from backfill_platform.warehouse.publish import publish
@@ -108,6 +108,9 @@ def _unsealed(prepared: Prepared, context: Context) -> dict[datetime, BackfillEr
 def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
     """The hours whose difference leaves the contract, with what broke it."""
     found: dict[datetime, BackfillError] = {}
+    foreign: dict[datetime, tuple[int, str]] | None = None
+    if contract.tenants is not None and table.tenant:
+        foreign = foreign_tenants(prepared.staging, contract.tenants)
     for hour, diff in prepared.diffs.items():
         if diff.differs:
             change = HourChange(
@@ -117,6 +120,7 @@ def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[da
                 cancelled=diff.changed + diff.only_there,
                 columns=frozenset(changed.column for changed in diff.columns),
                 totals={effect.column: (effect.before, effect.after) for effect in diff.effects},
+                foreign=None if foreign is None else foreign.get(hour, (0, "")),
             )
             if objections := contract.objections(change):
                 found[hour] = ContractViolation(f"outside the contract: {'; '.join(objections)}")

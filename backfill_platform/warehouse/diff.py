@@ -185,6 +185,20 @@ def _differs(staging: Staging, where: Condition) -> str:
     return f"{row_identity(staging.table)} IN (SELECT city, xxh3 FROM {staging.differing} WHERE {where.sql})"
 
 
+def foreign_tenants(staging: Staging, tenants: Collection[str]) -> dict[datetime, tuple[int, str]]:
+    """How many rows of the delta belong to other tenants, by hour, and one of these tenants."""
+    table = staging.table
+    tenant = f"toString({identifier(table.tenant)})"
+    given = ", ".join(literal(one) for one in sorted(tenants))
+    rows = staging.warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, count(), min({tenant}) FROM {staging.delta} "
+        + (f"WHERE {tenant} NOT IN ({given}) " if tenants else "")
+        + "GROUP BY __hour",
+        doing=f"looking for rows of other tenants in the delta for {table}",
+    )
+    return {hour_from(number): (count, example) for number, count, example in rows}
+
+
 def merge_parts(staging: Staging, name: str) -> None:
     """Make each partition of a staging table one part, which a publish takes with one rename.
 

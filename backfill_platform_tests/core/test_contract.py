@@ -78,3 +78,14 @@ def test_what_is_no_contract_is_refused_with_the_reason(given: object, says: str
     with pytest.raises(UsageError) as error:
         Contract.parse(given)
     assert says in str(error.value)
+
+
+def test_rows_of_other_tenants_leave_a_contract_of_tenants() -> None:
+    contract = Contract.parse({"tenants": ["ada"]})
+    change = HourChange("transformed/sessions", HOUR, stored=10, cancelled=1)
+    assert contract.objections(replace(change, foreign=(0, ""))) == ()
+    assert contract.objections(replace(change, foreign=(2, "bob"))) == (
+        "2 rows of other tenants would be written, such as 'bob'",
+    )
+    assert "cannot be told apart by tenant" in contract.objections(change)[0]
+    assert Contract().objections(replace(change, foreign=(2, "bob"))) == ()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import UsageError, WarehouseUnavailable
@@ -235,3 +236,11 @@ def per_client(warehouse: Warehouse, sessions: Table) -> dict[int, int]:
         f"SELECT client_id, sum(bytes * sign) FROM {target_name(sessions)} GROUP BY client_id", doing="looking"
     )
     return dict(rows)  # type: ignore[arg-type]
+
+
+def test_a_contract_may_name_tenants(world: World, sessions: Table) -> None:
+    damaged(world)
+    outcomes = world.run([warehouse_asset(world.sessions)], SECOND, contract=Contract(tenants=frozenset({"nobody"})))
+    assert "rows of other tenants would be written" in outcomes[warehouse_asset(world.sessions)][hour(1)].error
+    everybody = frozenset(str(client) for client in per_client(world.warehouse, sessions))
+    assert not publish(world, contract=Contract(tenants=everybody))[hour(1)]
