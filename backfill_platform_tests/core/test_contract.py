@@ -48,6 +48,7 @@ def test_a_contract_is_read_from_a_mapping() -> None:
         "hours": {"from": "1998-04-30T22", "to": "1998-04-30T23"},
         "tables": ["transformed/sessions"],
         "columns": [],
+        "tenants": ["17"],
         "max_changed_share": 1,
         "max_metric_change": {"bytes": 0.5},
     }
@@ -55,6 +56,7 @@ def test_a_contract_is_read_from_a_mapping() -> None:
         HourRange.parse("1998-04-30T22", "1998-04-30T23"),
         frozenset({"transformed/sessions"}),
         frozenset(),
+        frozenset({"17"}),
         1.0,
         {"bytes": 0.5},
     )
