@@ -199,8 +199,8 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
     connections = Connections(settings)
     with warehouse_of(settings) as warehouse:
         found = survey(declared, hours, connections.lake(), warehouse, connections.loading)
-        told = {state.table.path: check_claims(warehouse, state.table, state.net) for state in found.tables if state.published}
-        return found, told if claims else {}
+        published = [state for state in found.tables if state.published] if claims else []
+        return found, {state.table.path: check_claims(warehouse, state.table, state.net) for state in published}
 
 
 main.add_command(plan)

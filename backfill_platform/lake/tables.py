@@ -62,14 +62,6 @@ class LakeFile:
     rows: int
     bytes: int
 
-    @property
-    def path(self) -> str:
-        """The file as a process on the same disk names it. Raises PreconditionError when it is in an object store."""
-        found = local_path(self.uri)
-        if found is None:
-            raise PreconditionError(f"{self.uri} is not on a disk that the warehouse shares; publishing it is not built yet")
-        return found
-
 
 def quarantine_of(table: Table) -> Table:
     """The lake table beside `table` that keeps the rows its checks rejected, with the reason and the raw payload."""

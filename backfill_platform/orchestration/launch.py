@@ -13,10 +13,9 @@ from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.errors import SettingsError
 from backfill_platform.orchestration.partitions import range_tags
-from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.request import PROCESS_TAG, Request
 from backfill_platform.settings import Settings
 
-PROCESS_TAG = "backfill/process"
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,

@@ -18,8 +18,8 @@ CONTRACT_TAG = "backfill/contract"
 LANDING_TAG = "backfill/landing"
 HEAL_TAG = "backfill/heal"
 UNSEALED_TAG = "backfill/unsealed"
+PROCESS_TAG = "backfill/process"  # written by us, never by people
 _TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG)
-_OTHERS = ("backfill/process",)  # written by us, never by people
 _SENSOR = "dagster/sensor_name"
 
 
@@ -37,7 +37,7 @@ class Request:
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
         """Read the tags of a run. Raises UsageError naming the tag and what it can be; also for a tag that nobody knows."""
-        unknown = sorted(name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, *_OTHERS))
+        unknown = sorted(name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG))
         if unknown:
             raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(_TAGS)}")
         try:

@@ -57,7 +57,9 @@ def made_by(events: Iterable[Event]) -> dict[Event, Event | None]:
     return found
 
 
-def attribution(events: Iterable[Event]) -> Iterator[tuple[object, ...]]:
+def attribution(
+    events: Iterable[Event],
+) -> Iterator[tuple[datetime, int, int, datetime, str, int, str | None, datetime | None]]:
     """Rows of `transformed/attribution`, in the order of its columns."""
     every = set(events)
     plays: defaultdict[Event, list[Event]] = defaultdict(list)
@@ -82,9 +84,9 @@ def attribution(events: Iterable[Event]) -> Iterator[tuple[object, ...]]:
 
 def playbacks_hourly(events: Iterable[Event]) -> Iterator[tuple[object, ...]]:
     """Rows of `aggregated/playbacks_hourly`, in the order of its columns."""
-    by_hour: defaultdict[object, list[int]] = defaultdict(list)
+    by_hour: defaultdict[datetime, list[int]] = defaultdict(list)
     for hour, _, _, _, _, plays, _, _ in attribution(events):
-        by_hour[hour].append(plays)  # type: ignore[arg-type]
+        by_hour[hour].append(plays)
     for hour, own in by_hour.items():
         played = sum(plays > 0 for plays in own)
         yield (hour, len(own), played, sum(own), played / len(own))

@@ -32,7 +32,7 @@ _SHOWN = 10
 def begin(plan: Plan, context: Context) -> None:
     """Note what is asked for."""
     contract = "" if context.contract == ANYTHING else json.dumps(asdict(context.contract), default=_plain)
-    Ledger(context.warehouse()).begin(
+    context.ledger.begin(
         Repair(
             context.repair_id,
             plan.pipeline,
@@ -52,7 +52,7 @@ def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, sta
     """Note what landing or building did to each hour, with its counts."""
     table = step.node.table
     snapshot = context.lake.snapshot(table, branch=MAIN if step.promote else context.repair_id)
-    Ledger(context.warehouse()).append(
+    context.ledger.append(
         LedgerEntry(
             attempt_id=context.repair_id,
             target=str(table),
@@ -94,7 +94,7 @@ class Book:
         self._staging = staging
         self._step = step
         self._started = started
-        self._ledger = Ledger(context.warehouse())
+        self._ledger = context.ledger
 
     def suspect_views(self, hours: Collection[datetime]) -> dict[datetime, str]:
         """For hours that an attempt died in after its first insert: the views that may lack rows since."""
@@ -156,7 +156,7 @@ class Book:
     def history(self, hours: Collection[datetime]) -> dict[datetime, tuple[Rows, ...]]:
         """What the ledger knows of each hour, newest first, as a table for people."""
         found: dict[datetime, list[tuple[Fact, ...]]] = {}
-        for entry in self._ledger.read(target=str(self._staging.table), hours=hours, limit=1_000_000, each=_SHOWN):
+        for entry in self._ledger.read(target=str(self._staging.table), hours=hours, limit=_SHOWN * len(hours), each=_SHOWN):
             did = f"{entry.mode}: {entry.status}"
             line = (f"{entry.finished_at:%Y-%m-%d %H:%M}", entry.repair_id, did, entry.cancels, entry.states, entry.reason)
             found.setdefault(entry.hour, []).append(line)

@@ -59,13 +59,9 @@ class Built:
         }
         closures = [read.closure for read in self.reads if read.closure.open_at]
         if closures:
-            margins = "; ".join(
-                ", ".join(f"{count} at {_hours(margin)}" for margin, count in closure.open_at) for closure in closures
-            )
             facts |= {
                 "sessions_cut_at_first_edge": sum(closure.cut_at_first_edge for closure in closures),
                 "margin_hours": max(closure.margin for closure in closures) / timedelta(hours=1),
-                "open_sessions_by_margin": margins,
                 "open_at_end": sum(closure.still_open for closure in closures),
                 "stopped_at": ", ".join(sorted({closure.limit or "all closed" for closure in closures})),
             }
@@ -174,7 +170,3 @@ def coverage(closures: Sequence[Sequence[tuple[timedelta, int]]], sessions: int)
 def _bar(share: float) -> str:
     whole, eighths = divmod(math.floor(share * _BAR * 8), 8)
     return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
-
-
-def _hours(span: timedelta) -> str:
-    return f"{span / timedelta(hours=1):g} h"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
@@ -27,6 +28,7 @@ from backfill_platform.repair.publish import publish_step
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.fingerprints import Fingerprints
+from backfill_platform.warehouse.ledger import Ledger
 from backfill_platform.warehouse.preconditions import target_exists
 from backfill_platform.warehouse.staging import Loading
 
@@ -67,6 +69,11 @@ class Context:
     loading: Loading = Loading.PULL
     heal: bool = False
     unsealed: bool = False
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of the warehouse."""
+        return Ledger(self.warehouse())
 
 
 def run(plan: Plan, context: Context) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from backfill_platform.warehouse.diff import HourDiff, foreign_tenants
 from backfill_platform.warehouse.patches import drop_patches
 from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status, prepare
 from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.staging import Loading, Staging
+from backfill_platform.warehouse.staging import Staging
 
 if TYPE_CHECKING:
     from backfill_platform.repair.engine import Context
@@ -60,8 +60,7 @@ def publish_step(
         return {**_unsealed(prepared, context), **objections}
 
     with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes, heals=context.heal) as staging:
-        pull = context.loading is Loading.PULL
-        staging.load_files([file.path if pull else file.uri for file in files], expected, context.loading)
+        staging.load_files([file.uri for file in files], expected, context.loading)
         prepared = prepare(staging, hours, since=since, heal=context.heal)
         book = Book(context, staging, step, started)
         suspect: Mapping[datetime, str] = {}

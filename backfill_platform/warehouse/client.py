@@ -4,20 +4,24 @@ Statements go through `Warehouse` with a few words on what they are for, so that
 here repeats a statement: a write whose answer was lost may have happened, and only a new diff can tell.
 """
 
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_attempt, wait_incrementing
 from urllib3.exceptions import HTTPError
 
 from backfill_platform.errors import BackfillError, UsageError, WarehouseError, WarehouseUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse answers only when it is done
@@ -41,6 +45,26 @@ _DROPPING = {"max_table_size_to_drop": 0, "max_partition_size_to_drop": 0}
 
 Row = tuple[Any, ...]
 Settings = Mapping[str, str | int]
+
+
+TRIES = 3
+PAUSE_SECONDS = 2.0
+
+
+def resend(send: Callable[[int], None], *, tries: int = TRIES) -> None:
+    """Call `send`, with the number of the try, until the warehouse answers, pausing longer each time.
+
+    Only for inserts under a token that all tables they reach remember. Raises WarehouseUnavailable after the last try.
+    """
+    for attempt in Retrying(
+        retry=retry_if_exception_type(WarehouseUnavailable),
+        stop=stop_after_attempt(tries),
+        wait=wait_incrementing(PAUSE_SECONDS, PAUSE_SECONDS),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
+        reraise=True,
+    ):
+        with attempt:
+            send(attempt.retry_state.attempt_number)
 
 
 class Warehouse:

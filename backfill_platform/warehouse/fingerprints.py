@@ -61,6 +61,23 @@ def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths
     return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=FILE_SETTINGS)
 
 
+def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
+    """Of the net state of whole partitions of the target, whatever hours they hold."""
+    rows = warehouse.rows(
+        f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({identifier(SIGN)})')} FROM {target_name(table)} "
+        "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
+        parameters={"ids": ids},
+        doing=f"taking the fingerprints of partitions of {table}",
+    )
+    found = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
+    return {partition: found.get(partition, EMPTY) for partition in ids}
+
+
+def _sums(table: Table, sign: str) -> str:
+    """Sums of signs and of signed hashes. Int64 wraps around, so sums do not depend on order and can be added."""
+    return f"sum({sign}), sum({sign} * reinterpretAsInt64({row_hash(table)}))"
+
+
 def _fingerprints(
     warehouse: Warehouse,
     table: Table,
@@ -70,14 +87,10 @@ def _fingerprints(
     of: str,
     settings: Settings | None = None,
 ) -> Fingerprints:
-    """Sums of signs and of signed hashes. Int64 wraps around, so sums do not depend on order and can be added."""
     if not hours:
         return {}
     where = within(table, hours)
-    sql = (
-        f"SELECT {hour_number(table)} AS __hour, sum({sign}), sum({sign} * reinterpretAsInt64({row_hash(table)})) "
-        f"FROM {source} WHERE {where.sql} GROUP BY __hour"
-    )
+    sql = f"SELECT {hour_number(table)} AS __hour, {_sums(table, sign)} FROM {source} WHERE {where.sql} GROUP BY __hour"
     rows = warehouse.rows(
         sql,
         parameters=where.parameters,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from backfill_platform.core.hours import format_hour
-from backfill_platform.core.identity import EMPTY, Fingerprint
+from backfill_platform.core.identity import EMPTY
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import ConcurrentWriter, ProofFailed, UnhealthyHour
 from backfill_platform.warehouse import fingerprints
@@ -23,7 +23,6 @@ from backfill_platform.warehouse.sql import (
     identifier,
     literal,
     names,
-    row_hash,
     row_identity,
     sorting_key,
     target_name,
@@ -76,7 +75,7 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
     """
     warehouse, table = staging.warehouse, staging.table
     partitions = _partitions(staging, hours)
-    whole = _partition_fingerprints(staging, partitions)
+    whole = fingerprints.partitions(warehouse, table, partitions)
     everything = _hours_of(staging, partitions)
     before = fingerprints.net(warehouse, table, everything)
     shown = fingerprints.final(warehouse, table, everything, staging.target)
@@ -99,7 +98,7 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
     rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.healed}", doing=f"healing {table}")
     filled = {partition for (partition,) in rows}
     for number, partition in enumerate(partitions):
-        if _partition_fingerprints(staging, [partition])[partition] != whole[partition]:
+        if fingerprints.partitions(warehouse, table, [partition])[partition] != whole[partition]:
             done = "nothing was changed" if not number else "other days are healed, this one was not changed"
             raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be healed; {done}")
         # Both name a staging table, so that an attempt that was fenced fails here. ClickHouse refuses to replace by nothing.
@@ -111,19 +110,6 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
             query_id=staging.query_id(f"heal-{partition}"),
             doing=f"healing {table}",
         )
-
-
-def _partition_fingerprints(staging: Staging, partitions: list[str]) -> dict[str, Fingerprint]:
-    """Of the net state of whole partitions, whatever hours they hold."""
-    rows = staging.warehouse.rows(
-        f"SELECT _partition_id AS __id, sum(toInt64({SIGN})), sum(toInt64({SIGN}) * "
-        f"reinterpretAsInt64({row_hash(staging.table)})) FROM {target_name(staging.table)} "
-        "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
-        parameters={"ids": partitions},
-        doing=f"taking the fingerprints of partitions of {staging.table}",
-    )
-    found = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
-    return {partition: found.get(partition, EMPTY) for partition in partitions}
 
 
 def _partitions(staging: Staging, hours: Collection[datetime]) -> list[str]:

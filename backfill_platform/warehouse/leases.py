@@ -11,12 +11,12 @@ Time is the warehouse's clock alone; clocks of other machines are never compared
 """
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from backfill_platform.core.hours import HourRange, format_hour, merge_hours
 from backfill_platform.core.tables import Table
@@ -96,22 +96,20 @@ class Lease:
     def take(self) -> None:
         """Take the lease. Raises HourLeased, naming the holder, when somebody else keeps an hour for too long."""
         create_leases(self._warehouse)
-        deadline = time.monotonic() + self._patience
-        while True:
-            others = self._others()
-            if not others:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(HourLeased),
+            stop=stop_after_delay(self._patience),
+            wait=wait_random(0.05, 0.5),  # or two that stand up would sit down again together
+            reraise=True,
+        ):
+            with attempt:
+                self._refuse_others()
                 self._write(_TAKE)
-                others = self._others()
-                if not others:
-                    return
-                self._write(_RELEASE)
-            if time.monotonic() > deadline:
-                holder, until, first, end = others[0]
-                raise HourLeased(
-                    f"{self._table}: the hours from {format_hour(first)} to {format_hour(end)} are being repaired by "
-                    f"{holder}, until {until:%H:%M:%S} UTC at least; wait for it or stop it, then run this again"
-                )
-            time.sleep(random.uniform(0.05, 0.5))
+                try:
+                    self._refuse_others()
+                except HourLeased:
+                    self._write(_RELEASE)
+                    raise
 
     def check(self) -> None:
         """Raise LeaseLost when the lease ran out, as it does while a process sleeps."""
@@ -141,6 +139,13 @@ class Lease:
         finally:
             done.set()
             thread.join()
+
+    def _refuse_others(self) -> None:
+        for holder, until, first, end in self._others():
+            raise HourLeased(
+                f"{self._table}: the hours from {format_hour(first)} to {format_hour(end)} are being repaired by "
+                f"{holder}, until {until:%H:%M:%S} UTC at least; wait for it or stop it, then run this again"
+            )
 
     def _others(self) -> list[tuple[str, datetime, datetime, datetime]]:
         """Who else holds one of the hours for a publish. Earlier processes of the same attempt are sent away."""

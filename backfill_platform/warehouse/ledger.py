@@ -8,7 +8,7 @@ The same row may be appended twice, by a caller that tries again or by the drive
 table, visible to whoever selects from it, and `read` returns only the one that finished last.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -69,6 +69,7 @@ CREATE TABLE IF NOT EXISTS {_REPAIRS} (
     contract String COMMENT 'What it was allowed to change', code_version String, started_at DateTime64(6, 'UTC')
 ) ENGINE = MergeTree ORDER BY (pipeline, started_at)
 """
+_ALL = 1_000_000
 PUBLISHING = "publishing"  # the status of an hour between the first insert and the proof, where views read the target
 
 
@@ -171,7 +172,7 @@ class Ledger:
         `each` is the most entries for one hour of one target.
         """
         conditions = ["true"]
-        bound: dict[str, Any] = {"limit": limit}
+        bound: dict[str, Any] = {}
         if pipeline is not None:
             conditions.append("pipeline = {pipeline:String}")
             bound["pipeline"] = pipeline
@@ -180,16 +181,16 @@ class Ledger:
             bound["target"] = target
         if hours is not None:
             conditions.append(_within(hours))
-        newest = (
-            f"SELECT {', '.join(_COLUMNS)} FROM {_LEDGER} WHERE {' AND '.join(conditions)} "
-            "ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode "
-            "LIMIT 1 BY repair_id, attempt_id, target, hour, mode"
-        )
-        if each is not None:
-            newest = f"SELECT * FROM ({newest}) LIMIT {{each:UInt32}} BY target, hour"
-            bound["each"] = each
+        return self._newest(conditions, bound, limit=limit, each=each)
+
+    def _newest(
+        self, conditions: Iterable[str], bound: Mapping[str, Any], *, limit: int, each: int | None
+    ) -> list[LedgerEntry]:
+        order = "ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode"
         rows = self._warehouse.rows(
-            f"SELECT * FROM ({newest}) ORDER BY finished_at DESC, hour DESC, target, attempt_id, mode LIMIT {{limit:UInt32}}",
+            f"SELECT * FROM (SELECT {', '.join(_COLUMNS)} FROM {_LEDGER} WHERE {' AND '.join(conditions)} {order} "
+            f"LIMIT 1 BY repair_id, attempt_id, target, hour, mode) {order} "
+            f"{'' if each is None else f'LIMIT {each} BY target, hour'} LIMIT {limit}",
             parameters=bound,
             doing="reading the ledger",
         )
@@ -211,18 +212,16 @@ class Ledger:
     def abandon(self, target: str, hours: Collection[datetime], now: datetime) -> None:
         """Close the pages of attempts that died, so that their hours are named once: add an entry `abandoned` for each."""
         dead = self.unfinished(target, hours)
-        open_ = [entry for entry in self.read(target=target, hours=dead, limit=1_000_000) if entry.status == PUBLISHING]
+        open_ = [entry for entry in self.read(target=target, hours=dead, limit=_ALL) if entry.status == PUBLISHING]
         self.append(
             replace(entry, status="abandoned", finished_at=now) for entry in open_ if dead.get(entry.hour) == entry.attempt_id
         )
 
     def last_published(self, target: str, hours: Collection[datetime]) -> dict[datetime, LedgerEntry]:
         """What the newest publish or undo of each hour claims to have left, of those that were verified."""
-        found: dict[datetime, LedgerEntry] = {}
-        for entry in self.read(hours=hours, target=target, limit=1_000_000):
-            if entry.after is not None and entry.mode in ("publish", "undo"):
-                found.setdefault(entry.hour, entry)
-        return found
+        conditions = ["target = {target:String}", _within(hours), "mode IN ('publish', 'undo')", "rows_after IS NOT NULL"]
+        entries = self._newest(conditions, {"target": target}, limit=_ALL, each=1)
+        return {entry.hour: entry for entry in entries}
 
 
 def _within(hours: Collection[datetime]) -> str:

@@ -180,10 +180,11 @@ def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> boo
     """Whether an insert that is repeated under its token is not added twice by a view, nor by views behind it."""
     ((query, uuid),) = warehouse.rows(_VIEW, parameters={"database": database, "name": view}, doing=f"reading the view {view}")
     into = re.match(r"CREATE MATERIALIZED VIEW \S+ (?:REFRESH .*?)?TO (\S+)", query)
-    names_ = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
+    filled = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
     if into:
-        names_ = [tuple(_unquoted(into.group(1)).split(".", 1))]  # type: ignore[list-item]
-    for place, name in names_:
+        place, _, name = _unquoted(into.group(1)).partition(".")
+        filled = [(place, name)]
+    for place, name in filled:
         found = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
         if found:
             engine, full, _, _, dependents = found[0]

@@ -15,8 +15,6 @@ inside it may leave some partitions published, never a part of one, because the 
 one partition after the other, each in one block, or, on servers that sort equal keys unstably, cancels and then states.
 """
 
-import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,9 +27,9 @@ from backfill_platform.errors import (
     PreconditionError,
     ProofFailed,
     UnhealthyHour,
-    WarehouseUnavailable,
 )
 from backfill_platform.warehouse import fingerprints
+from backfill_platform.warehouse.client import TRIES, resend
 from backfill_platform.warehouse.diff import DELTA_SETTINGS
 from backfill_platform.warehouse.health import heal
 from backfill_platform.warehouse.patches import confirm_patch, forget_patch, keep_patch
@@ -61,10 +59,6 @@ from backfill_platform.warehouse.sql import (
 )
 from backfill_platform.warehouse.staging import STAGING_DATABASE, OnStep, Staging, no_step
 
-logger = logging.getLogger(__name__)
-
-TRIES = 3
-PAUSE_SECONDS = 1.0
 _TAKEN_OVER = "(when the staging table is gone, a newer attempt has taken over)"
 
 Refuse = Callable[[Prepared], Mapping[datetime, BackfillError]]
@@ -226,21 +220,19 @@ def _insert(staging: Staging, statement: str, token: str) -> None:
         "insert_deduplication_token": token,
         "deduplicate_blocks_in_dependent_materialized_views": 1,
     }
-    for turn in range(1, TRIES + 1):
-        try:
-            staging.warehouse.command(
-                statement, settings=settings, query_id=f"{token}:{turn}", doing=f"publishing to {staging.table} {_TAKEN_OVER}"
-            )
-            return
-        except WarehouseUnavailable as error:
-            if not staging.target.repeatable or turn == TRIES:
-                raise
-            logger.warning("%s; sending the insert again under its token", error)
-            time.sleep(PAUSE_SECONDS * turn)
-            with suppress(BackfillError):  # the first one may still be at work
+
+    def send(turn: int) -> None:
+        if turn > 1:
+            with suppress(BackfillError):  # the one before may still be at work
                 staging.warehouse.command(
-                    f"KILL QUERY WHERE query_id = {literal(f'{token}:{turn}')} SYNC", doing="ending an insert without an answer"
+                    f"KILL QUERY WHERE query_id = {literal(f'{token}:{turn - 1}')} SYNC",
+                    doing="ending an insert without an answer",
                 )
+        staging.warehouse.command(
+            statement, settings=settings, query_id=f"{token}:{turn}", doing=f"publishing to {staging.table} {_TAKEN_OVER}"
+        )
+
+    resend(send, tries=TRIES if staging.target.repeatable else 1)
 
 
 def _verify(staging: Staging, results: Mapping[datetime, HourPublish]) -> dict[datetime, HourPublish]:

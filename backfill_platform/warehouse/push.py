@@ -4,8 +4,6 @@ A batch whose answer is lost is sent again under its token, which the table reme
 accepted is added up and must be what the table holds.
 """
 
-import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -14,14 +12,10 @@ import pyarrow.parquet as pq
 
 from backfill_platform.core.tables import ColumnType, Table
 from backfill_platform.core.uris import local_path
-from backfill_platform.errors import CheckFailed, PreconditionError, WarehouseUnavailable
-from backfill_platform.warehouse.client import Warehouse
-
-logger = logging.getLogger(__name__)
+from backfill_platform.errors import CheckFailed, PreconditionError
+from backfill_platform.warehouse.client import Warehouse, resend
 
 ROWS_PER_BATCH = 200_000
-TRIES = 3
-PAUSE_SECONDS = 2.0
 
 _TYPES = {
     ColumnType.BOOLEAN: pa.bool_(),
@@ -44,28 +38,22 @@ def push_files(
     """
     if len({local_path(uri) or uri for uri in uris}) != len(uris):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
+
+    def send(name: str, rows: pa.Table) -> None:
+        named = {**settings, "insert_deduplication_token": name}
+        doing = f"sending {rows.num_rows} rows for {table}"
+        resend(lambda _: warehouse.insert_arrow(destination, rows, settings=named, doing=doing))
+
     accepted: dict[str, int] = {}
     for number, batch in enumerate(_filled(part for uri in uris for part in _batches(table, uri))):
         name = f"{token}:arrow:{number}"
-        _send(warehouse, destination, table, batch, {**settings, "insert_deduplication_token": name})
+        send(name, batch)
         accepted[name] = batch.num_rows
     ((found,),) = warehouse.rows(f"SELECT count() FROM {destination}", doing=f"counting what was sent for {table}")
     sent = sum(accepted.values())
     if found != sent:
         raise CheckFailed(f"{table}: {sent} rows in {len(accepted)} batches were accepted, {found} are there; load again")
     return sent
-
-
-def _send(warehouse: Warehouse, destination: str, table: Table, batch: pa.Table, settings: Mapping[str, str | int]) -> None:
-    for turn in range(1, TRIES + 1):
-        try:
-            warehouse.insert_arrow(destination, batch, settings=settings, doing=f"sending {batch.num_rows} rows for {table}")
-            return
-        except WarehouseUnavailable as error:
-            if turn == TRIES:
-                raise
-            logger.warning("%s; sending the batch again under its token", error)
-            time.sleep(PAUSE_SECONDS * turn)
 
 
 def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -161,7 +161,6 @@ FILE_SETTINGS = {
     "use_hive_partitioning": 0,
     "input_format_parquet_allow_missing_columns": 0,
     "input_format_null_as_default": 0,
-    "max_query_size": 64 << 20,  # hundreds of paths in one statement
 }
 
 

@@ -1,4 +1,5 @@
 from datetime import datetime, timedelta
+from random import Random
 from typing import NamedTuple
 
 from hypothesis import given
@@ -50,7 +51,9 @@ CHANGES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sample
 
 
 @given(CHANGES, st.randoms(use_true_random=False))
-def test_the_state_is_that_of_the_greatest_time_and_arrival_in_whatever_order_it_is_read(changes: list[Change], chance) -> None:  # type: ignore[no-untyped-def]
+def test_the_state_is_that_of_the_greatest_time_and_arrival_in_whatever_order_it_is_read(
+    changes: list[Change], chance: Random
+) -> None:
     greatest = {}
     for change in sorted(changes, key=lambda one: (one.minute, one.arrived)):
         greatest[change.entity] = change.value

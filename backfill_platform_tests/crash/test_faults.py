@@ -15,8 +15,7 @@ import pytest
 
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, PreconditionError, WarehouseUnavailable
-from backfill_platform.warehouse import embedded, fingerprints, push
-from backfill_platform.warehouse import publish as protocol
+from backfill_platform.warehouse import client, embedded, fingerprints, push
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.prepare import HourPublish
 from backfill_platform.warehouse.sql import target_name
@@ -60,8 +59,7 @@ def table(mortal: Mortal) -> Iterator[Table]:
 
 @pytest.fixture
 def proxy(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    for module in (protocol, push):
-        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     found = Proxy(mortal.server.url)
     yield found
     found.end()

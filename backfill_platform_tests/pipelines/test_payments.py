@@ -2,9 +2,8 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -14,8 +13,6 @@ from backfill_platform.core.windows import Window
 from backfill_platform.pipelines import payments
 from backfill_platform.pipelines.payments_reference import Line, payments_hourly, read_lines, velocity
 from backfill_platform.pipelines.payments_reference import payments as payments_of
-from backfill_platform.spark.checks import FAILED, mark_failures
-from backfill_platform.spark.reader import spark_schema
 from backfill_platform_tests.pipelines.building import PATIENT, WITHOUT_SHRINKING, Row, Stream, counted, differences
 
 if TYPE_CHECKING:
@@ -51,78 +48,6 @@ def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
     parsed = payments.parse(frame).withColumn("s", F.unix_seconds("event_time") - int(T0.timestamp()))
     names = ("household_id", "store_id", "basket_id", "product_id", "quantity", "sales_cents", "s")
     assert {row["line"]: tuple(row[name] for name in names) for row in parsed.collect()} == LINES
-
-
-GOOD: dict[str, dict[str, Any]] = {
-    "payments": {
-        "ingestion_hour": T0, "event_time": T0, "household_id": 1, "store_id": 1, "basket_id": 1, "product_id": 1,
-        "quantity": 0, "sales_cents": 0,
-    },
-    "velocity": {
-        "hour": T0, "household_id": 1, "paid_at": T0, "store_id": 1, "basket_id": 1, "lines": 1, "amount_cents": 5,
-        "payments_trailing": 1, "amount_trailing_cents": 5,
-    },
-    "payments_hourly": {
-        "hour": T0, "payments": 1, "amount_cents": 0, "households": 1, "repeated": 0, "most_payments_trailing": 1,
-        "most_amount_trailing_cents": 0,
-    },
-}  # fmt: skip
-BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "payments": [
-        ({"event_time": None}, "event_time: missing"),
-        ({"household_id": 0}, "household_id: greater_than_or_equal_to(1)"),
-        ({"household_id": None}, "household_id: missing"),
-        ({"store_id": 0}, "store_id: greater_than_or_equal_to(1)"),
-        ({"basket_id": None}, "basket_id: missing"),
-        ({"product_id": -1}, "product_id: greater_than_or_equal_to(1)"),
-        ({"quantity": -1}, "quantity: greater_than_or_equal_to(0)"),
-        ({"sales_cents": -1}, "sales_cents: greater_than_or_equal_to(0)"),
-        ({"sales_cents": None}, "sales_cents: missing"),
-    ],
-    "velocity": [
-        ({"lines": 0}, "lines: greater_than_or_equal_to(1)"),
-        ({"payments_trailing": 0}, "payments_trailing: greater_than_or_equal_to(1)"),
-        ({"amount_trailing_cents": 4}, "amount within the trailing hour"),
-        ({"amount_cents": -1}, "amount_cents: greater_than_or_equal_to(0)"),
-        ({"paid_at": T0 + HOUR}, "owned by its hour"),
-        ({"household_id": None}, "household_id: missing"),
-    ],
-    "payments_hourly": [
-        ({"payments": 0}, "payments: greater_than_or_equal_to(1)"),
-        ({"households": 0}, "households: greater_than_or_equal_to(1)"),
-        ({"most_payments_trailing": 0}, "most_payments_trailing: greater_than_or_equal_to(1)"),
-        ({"repeated": -1}, "repeated: greater_than_or_equal_to(0)"),
-        ({"amount_cents": None}, "amount_cents: missing"),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_each_schema_refuses_what_it_must_and_says_why(spark: "SparkSession", name: str) -> None:
-    table = PIPELINE.declared(name).table
-    rows = [GOOD[name], *({**GOOD[name], **bad} for bad, _ in BAD[name])]
-    frame = spark.createDataFrame([tuple(row[c] for c in table.column_names) for row in rows], spark_schema(table))
-    marked = mark_failures(frame.coalesce(1), PIPELINE.rules(name)).collect()
-    assert [row[FAILED] for row in marked] == [[], *([reason] for _, reason in BAD[name])]
-
-
-@pytest.mark.parametrize(
-    ("rule", "hour"),
-    [
-        ("one row", [{}, {}]),
-        ("households within payments", [{"households": 2}]),
-        ("repeated within payments", [{"repeated": 2}]),
-    ],
-)
-def test_an_hour_that_breaks_a_rule_is_found(spark: "SparkSession", rule: str, hour: list[dict[str, Any]]) -> None:
-    table, rules = HOURLY.table, PIPELINE.rules(HOURLY.name).hours
-    frames = (
-        spark.createDataFrame([tuple({**GOOD[table.name], **row}.values()) for row in rows], spark_schema(table))
-        for rows in ([{}], hour)
-    )
-    good, bad = ({one.name: frame.agg(one.holds().alias("v")).first()["v"] for one in rules} for frame in frames)
-    assert set(good.values()) == {True}
-    assert [name for name, holds in bad.items() if not holds] == [rule]
 
 
 def test_the_reference_reads_the_shipped_file_and_knows_its_dirt() -> None:

@@ -218,7 +218,7 @@ def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothin
 ) -> None:
     """It goes to sleep just before; somebody else repairs the hour; it wakes up."""
     orphaned(warehouse, visits)
-    check, calls = health._partition_fingerprints, []
+    check, calls = fingerprints.partitions, []
 
     def sleep(*arguments: Any) -> Any:
         found = check(*arguments)
@@ -229,7 +229,7 @@ def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothin
             write_live(warehouse, visits, NEW)
         return found
 
-    monkeypatch.setattr(health, "_partition_fingerprints", sleep)
+    monkeypatch.setattr(fingerprints, "partitions", sleep)
     with pytest.raises(WarehouseError):
         repair(warehouse, visits, [TEN], NEW, heal=True)
     assert len(calls) == 2

@@ -19,7 +19,7 @@ from backfill_platform.errors import (
     WarehouseError,
     WarehouseUnavailable,
 )
-from backfill_platform.warehouse import fingerprints, push
+from backfill_platform.warehouse import client, fingerprints, push
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.patches import patched_hours, undoable
@@ -178,15 +178,15 @@ def test_a_batch_without_an_answer_is_sent_again_and_there_once(
     warehouse_url: str, visits: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Losing(Warehouse):
-        lost = 0
+        lost, most = 0, 2
 
         def insert_arrow(self, destination: str, rows: pa.Table, **options: Any) -> None:
             super().insert_arrow(destination, rows, **options)
-            if self.lost < 2:
+            if self.lost < self.most:
                 self.lost += 1
                 raise WarehouseUnavailable("the line went dead")
 
-    monkeypatch.setattr(push, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(push, "ROWS_PER_BATCH", 4)
     # Two equal batches of one file: a token names a batch, not its content.
     rows = [visit(TEN, "ada")] * 8
@@ -195,8 +195,7 @@ def test_a_batch_without_an_answer_is_sent_again_and_there_once(
     with Staging(connection, visits, attempt(), [TEN]) as staging:
         assert staging.load_files([path], {TEN: 8}, Loading.PUSH) == 8
     assert connection.lost == 2
-    monkeypatch.setattr(push, "TRIES", 1)
-    connection.lost = 0
+    connection.most = 99
     with Staging(connection, visits, attempt(), [TEN]) as staging, pytest.raises(WarehouseUnavailable):
         staging.load_files([path], {TEN: 8}, Loading.PUSH)
     connection.close()

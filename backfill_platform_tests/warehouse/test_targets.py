@@ -8,7 +8,7 @@ import pytest
 
 from backfill_platform.core.tables import Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseUnavailable
-from backfill_platform.warehouse import publish as protocol
+from backfill_platform.warehouse import client
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.patches import load_undone, undoable
 from backfill_platform.warehouse.preconditions import Mode, Target, check_target
@@ -158,7 +158,7 @@ class Losing(Warehouse):
 
 @pytest.fixture
 def losing(warehouse_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(protocol, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     connection = Losing(warehouse_url)
     yield connection
     connection.close()
