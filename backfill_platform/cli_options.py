@@ -42,7 +42,11 @@ on_damage = _together(
     ),
     click.option("--damaged-to", metavar="TIME", help="end of the damaged event times, not included (UTC)"),
     click.option(
-        "--tenant", "tenants", multiple=True, help="only events of this tenant are damaged; repeatable; with --damaged-from"
+        "--tenant",
+        "tenants",
+        multiple=True,
+        help="repair only rows of this tenant, those of others stay as they are; repeatable. With --damaged-from, only its "
+        "events are damaged",
     ),
 )
 select = click.option(
@@ -66,8 +70,6 @@ def parse_damage(
         for name, value in (("--from", start), ("--to", end)):
             if value is None:
                 raise UsageError(f"Missing option '{name}'; or give --damaged-from and --damaged-to instead of a range")
-        if tenants:
-            raise UsageError("--tenant says whose events are damaged; it needs --damaged-from and --damaged-to")
         return None
     if start is not None or end is not None:
         raise UsageError("give a range (--from, --to) or damage (--damaged-from, --damaged-to), not both")

@@ -64,7 +64,7 @@ def plan(
     if output == "json":
         steps = [{"from": one.hours.start, "to": one.hours.end, **step} for one, found in explained for step in found]
         asked = {"from": hours.start, "to": hours.end} if radius is None else _damage_facts(radius)
-        terminal.show_json({"pipeline": declared.name, **asked, "runs": len(plans), "steps": steps})
+        terminal.show_json({"pipeline": declared.name, **asked, "tenants": list(tenants), "runs": len(plans), "steps": steps})
         return
     if radius is not None:
         reasons = [(str(one.node.table), hour, one.why[hour]) for one in radius.tables for hour in one.hours]
@@ -72,6 +72,7 @@ def plan(
     columns = ("asset", "action", "reads", "files (pruned)", "kB (pruned)", "rows now", "what it does")
     for number, (one, found) in enumerate(explained, 1):
         title = f"{declared.name} {one.hours}: {len(one.hours)} hours"
+        title += f", only rows of {', '.join(tenants)}" if tenants else ""
         title += f" (run {number} of {len(plans)})" if len(plans) > 1 else ""
         rows = [
             (
@@ -85,19 +86,42 @@ def plan(
 
 
 @click.command("dry-run")
-@on_range()
+@on_range(required=False)
+@on_damage
 @reason_text
 @contract_file
 @heal_flag
-def dry_run(pipeline: str, start: str, end: str, output: str, reason: str, contract: TextIO | None, heal: bool) -> None:
-    """Compute the range and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would."""
+def dry_run(
+    pipeline: str,
+    start: str | None,
+    end: str | None,
+    output: str,
+    damaged_from: str | None,
+    damaged_to: str | None,
+    tenants: tuple[str, ...],
+    reason: str,
+    contract: TextIO | None,
+    heal: bool,
+) -> None:
+    """Compute and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would.
+
+    Nothing is landed: raw hours are taken as they are in the lake, also those that are damaged.
+    """
+    from backfill_platform.repair.blast import find_blast_radius
     from backfill_platform.repair.selection import dry_run_assets
 
+    damage = parse_damage(start, end, damaged_from, damaged_to, tenants)
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
-    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal}
-    plans = (make_plan(declared.name, declared.nodes, hours, dry_run_assets(declared)),)
-    reports = _run(settings, declared, lambda lake: (None, plans), output, asked)
+    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "tenants": tenants}
+
+    def choose(lake: Any) -> Plans:
+        if damage is None:
+            return None, (make_plan(declared.name, declared.nodes, hours, dry_run_assets(declared)),)
+        radius = find_blast_radius(declared, lake, damage, datetime.now(UTC))
+        return radius, radius.plans(dry_run=True)
+
+    reports = _run(settings, declared, choose, output, asked)
     changes = any(one.facts.get("cancels") or one.facts.get("states") for report in reports for one in report.outcomes)
     sys.exit(1 if changes or not _all_well(reports) else 0)
 
@@ -134,7 +158,8 @@ def run(
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     # Hours that have landed are closed: they are landed again only when they are damaged, or somebody names the raw table.
     landing = {"landing": "missing"} if damage is None and not names else {}
-    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed, **landing}
+    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed}
+    asked |= {"tenants": tenants, **landing}
     reports = _run(settings, declared, _repair(declared, hours, damage, names), output, asked)
     sys.exit(0 if _all_well(reports) else 1)
 
@@ -214,7 +239,7 @@ def _damage_facts(radius: BlastRadius) -> dict[str, Any]:
         {"table": str(one.node.table), "hour": hour, "why": one.why[hour]} for one in radius.tables for hour in one.hours
     ]
     damage = radius.damage
-    return {"damaged_from": damage.start, "damaged_to": damage.end, "tenants": list(damage.tenants), "affected": affected}
+    return {"damaged_from": damage.start, "damaged_to": damage.end, "affected": affected}
 
 
 def _read_contract(file: TextIO | None) -> Any:

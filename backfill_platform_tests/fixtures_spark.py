@@ -18,7 +18,9 @@ def spark() -> Iterator["SparkSession"]:
 
     use_this_interpreter()
     builder = SparkSession.builder
-    for key, value in session_options(master="local[2]", remote=None, driver_memory="1g").items():
+    options = session_options(master="local[2]", remote=None, driver_memory="1g")
+    # Tests shuffle a few rows many times: every partition more is paid each time.
+    for key, value in {**options, "spark.sql.shuffle.partitions": "4"}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     yield session

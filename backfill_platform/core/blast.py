@@ -85,16 +85,17 @@ class BlastRadius:
     damage: Damage
     tables: tuple[Affected, ...]
 
-    def plans(self, chosen: Collection[AssetPath] = ()) -> tuple[Plan, ...]:
+    def plans(self, chosen: Collection[AssetPath] = (), *, dry_run: bool = False) -> tuple[Plan, ...]:
         """The repair: one plan per contiguous range of hours, sources before what is computed from them.
 
-        `chosen` limits it to some assets; without, it takes all but dry runs. Tables with the same hours share their plans.
+        `chosen` limits it to some assets; without, it takes all but dry runs, or the dry runs alone. Tables with the same hours
+        share their plans.
         """
         nodes = tuple(affected.node for affected in self.tables)
         make_plan(self.pipeline, nodes, self.damage.hours, chosen)  # refuses assets that are not there
         found: list[Plan] = []
         for hours, group in groupby(self.tables, key=lambda affected: affected.hours):
-            assets = [asset for affected in group for asset in affected.node.assets if asset[0] != DRY_RUN]
+            assets = [asset for affected in group for asset in affected.node.assets if (asset[0] == DRY_RUN) is dry_run]
             wanted = [asset for asset in assets if not chosen or asset in chosen]
             if wanted:
                 found += [make_plan(self.pipeline, nodes, span, wanted) for span in merge_hours(hours)]

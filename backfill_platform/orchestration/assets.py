@@ -147,6 +147,7 @@ def open_context(
             loading=connections.loading,
             heal=request.heal,
             unsealed=request.unsealed,
+            tenants=request.tenants,
         )
 
 

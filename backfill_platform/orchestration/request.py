@@ -18,14 +18,15 @@ CONTRACT_TAG = "backfill/contract"
 LANDING_TAG = "backfill/landing"
 HEAL_TAG = "backfill/heal"
 UNSEALED_TAG = "backfill/unsealed"
+TENANTS_TAG = "backfill/tenants"
 PROCESS_TAG = "backfill/process"  # written by us, never by people
-_TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG)
+_TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG, TENANTS_TAG)
 _SENSOR = "dagster/sensor_name"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Why and for whom, what may change (as `Contract.parse` takes it), and what is allowed by name."""
+    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired."""
 
     reason: str = ""
     requester: str = "dagster"
@@ -33,6 +34,7 @@ class Request:
     landing: Landing = Landing.SAFE
     heal: bool = False
     unsealed: bool = False
+    tenants: tuple[str, ...] = ()
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
@@ -55,6 +57,7 @@ class Request:
             landing,
             _flag(tags, HEAL_TAG),
             _flag(tags, UNSEALED_TAG),
+            _tenants(tags),
         )
         request.limits()
         return request
@@ -64,11 +67,26 @@ class Request:
         tags = {REASON_TAG: self.reason, REQUESTER_TAG: self.requester, LANDING_TAG: str(self.landing)}
         if self.contract is not None:
             tags[CONTRACT_TAG] = json.dumps(self.contract)
+        if self.tenants:
+            tags[TENANTS_TAG] = json.dumps(self.tenants)
         return tags | {name: "true" for name, asked in ((HEAL_TAG, self.heal), (UNSEALED_TAG, self.unsealed)) if asked}
 
     def limits(self) -> Contract:
         """The contract. Raises UsageError naming what cannot be used."""
         return Contract.parse({} if self.contract is None else self.contract)
+
+
+def _tenants(tags: Mapping[str, str]) -> tuple[str, ...]:
+    text = tags.get(TENANTS_TAG)
+    if text is None:
+        return ()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        raise UsageError(f'the tag {TENANTS_TAG} is a list of texts in JSON, such as ["17505"], not {text}')
+    return tuple(found)
 
 
 def _flag(tags: Mapping[str, str], name: str) -> bool:

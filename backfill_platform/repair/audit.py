@@ -222,10 +222,10 @@ def _ask_pandera(
     marked: DataFrame, table: Table, rules: Rules, judged: Mapping[datetime, HourAudit]
 ) -> dict[datetime, HourAudit]:
     """The audits with the verdicts of pandera on the good rows of each hour: no chunking of a range changes them."""
-    if rules.by_pandera:
-        names = ", ".join(rule.name for rule in rules.by_pandera)
-        passes = len(rules.by_pandera) * len(judged)
-        _log.warning("%s: %s: checked by pandera, in %d extra passes", table, names, passes)
+    if not rules.by_pandera:
+        return dict(judged)
+    names = ", ".join(rule.name for rule in rules.by_pandera)
+    _log.warning("%s: %s: checked by pandera, in %d extra passes", table, names, len(rules.by_pandera) * len(judged))
     found = {}
     for hour, audit in judged.items():
         rows = marked.where(is_good() & (F.col(table.hour) == F.lit(hour))).select(*table.column_names)

@@ -136,6 +136,8 @@ class Book:
         if self._step is not None:
             branch = self._context.repair_id if self._step.from_branch else MAIN
             snapshot = self._context.lake.snapshot(self._staging.table, branch=branch)
+        tenants = self._context.tenants if self._staging.table.tenant else ()
+        whose = f"only rows of {', '.join(tenants)}" if tenants else ""
         entries = []
         for result in results:
             found = by_hour[result.hour]
@@ -147,7 +149,7 @@ class Book:
                     rows_quarantined=(quarantined or {}).get(result.hour),
                     input_digest=_digest(found),
                     snapshot_id=snapshot,
-                    note="; ".join(filter(None, (result.ailment, (notes or {}).get(result.hour, "")))),
+                    note="; ".join(filter(None, (whose, result.ailment, (notes or {}).get(result.hour, "")))),
                 )
             )
         self._ledger.append(entries)

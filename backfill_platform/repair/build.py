@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -13,14 +13,15 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Step, in_words
+from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import Stretch, UntilClosed
 from backfill_platform.lake.tables import MAIN, Lake
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.repair.outcomes import Fact, Rows
-from backfill_platform.spark.checks import mark_failures, require_columns
+from backfill_platform.spark.checks import FAILED, is_good, mark_failures, require_columns
 from backfill_platform.spark.dedupe import Counts, Deduplicated, without_duplicates
-from backfill_platform.spark.reader import RangeRead, read_range
+from backfill_platform.spark.reader import RangeRead, read_range, spark_schema
 from backfill_platform.spark.sessions import micros
 
 if TYPE_CHECKING:
@@ -68,8 +69,16 @@ class Built:
         return facts
 
 
-def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts: Sequence[Stretch], repair: str) -> Built:
-    """Compute the hours of the stretches and stage them on the branch of the repair.
+def build(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    step: Step,
+    parts: Sequence[Stretch],
+    repair: str,
+    tenants: Collection[str] = (),
+) -> Built:
+    """Compute the hours of the stretches and stage them on the branch of the repair; with tenants, only their rows are new.
 
     The rows are the same whichever other hours are computed with them: what they need is read by event time, and only rows
     owned by the hours are kept.
@@ -83,6 +92,7 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
     branch = repair if step.from_branch else MAIN
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
+    key = ahead.key if isinstance(ahead, UntilClosed) else ""
     reads, frames = [], []
     once: list[tuple[Stretch, Deduplicated]] = []
     for part in parts:
@@ -98,7 +108,7 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
         )
         rows = read.rows
         if same_event:
-            deduplicated = without_duplicates(rows, same_event, time, part.hours)
+            deduplicated = without_duplicates(rows, same_event, time, part.hours, key=key)
             once.append((part, deduplicated))
             rows = deduplicated.rows
         built = owned(declared.build(rows), table.hour, part.hours)
@@ -117,18 +127,33 @@ def build(spark: SparkSession, lake: Lake, pipeline: Pipeline, step: Step, parts
     payload = F.to_json(F.struct(*table.column_names))
     sort_by = (table.hour, *table.key)
     hours = [hour for part in parts for hour in part.hours]
+    if tenants and table.tenant:
+        mine = F.coalesce(F.col(table.tenant).cast("string").isin(*tenants), F.lit(False))
+        marked = _with_others(spark, lake, table, hours, marked, mine)
+        measures["rows_of_other_tenants"] = F.count_if(~mine)
     try:
         audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
+        for part, deduplicated in once:
+            counts = deduplicated.counts()
+            audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
     finally:
         for read in reads:
             read.release()
-    for part, deduplicated in once:
-        counts = deduplicated.counts()
-        audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
     return Built(audits, tuple(reads), len(lake.files(source, branch=branch)))
+
+
+def _with_others(
+    spark: SparkSession, lake: Lake, table: Table, hours: Collection[datetime], marked: DataFrame, mine: Column
+) -> DataFrame:
+    """The marked rows that are `mine`, and those of others as the lake has them. Rejects of all are computed anew."""
+    uris = [file.uri for file in lake.files(table, hours)]
+    schema = spark_schema(table)
+    stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    others = stored.where(~mine).withColumn(FAILED, F.array().cast("array<string>"))
+    return marked.where(mine | ~is_good()).unionByName(others)
 
 
 def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None) -> HourAudit:
@@ -136,8 +161,9 @@ def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None) -> Hou
     if counts is None:
         return audit
     read, kept = counts.read.get(hour, 0), counts.kept.get(hour, 0)
-    lost = counts.events - counts.accounted_for
-    miscount = f"of {counts.events} events read, {lost} are neither kept nor duplicates" if lost else ""
+    miscount = ""
+    if counts.events != counts.accounted_for:
+        miscount = f"{counts.events} events counted, but {counts.accounted_for} kept or left out as duplicates"
     return audit.having_read(read, deduplicated=read - kept, miscount=miscount)
 
 

@@ -17,6 +17,7 @@ from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import stretches
+from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_ALONE = (
+    "the hour was never built, so the rows of its other tenants are not known; build it for all tenants first (without tenants)"
+)
+
 Failed = Mapping[AssetPath, Mapping[datetime, HourOutcome]]
 
 
@@ -51,7 +56,8 @@ class Landing(StrEnum):
 class Context:
     """What a repair works with and on whose behalf. Spark is opened when a step first needs it.
 
-    `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write.
+    `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write. With
+    `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake and in the warehouse.
     """
 
     pipeline: Pipeline
@@ -69,6 +75,7 @@ class Context:
     loading: Loading = Loading.PULL
     heal: bool = False
     unsealed: bool = False
+    tenants: tuple[str, ...] = ()
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -79,9 +86,11 @@ class Context:
 def run(plan: Plan, context: Context) -> Iterator[Event]:
     """Walk the plan and yield what happens. Running it again, after whatever end, completes what is missing.
 
-    Raises BackfillError for what makes every hour of a step impossible, such as a warehouse that does not answer.
+    Raises BackfillError for what makes every hour of a step impossible, such as a warehouse that does not answer, and
+    UsageError when it is limited to tenants and nothing of the plan can be.
     """
     lake, pipeline = context.lake, context.pipeline
+    _check_tenants(plan, context)
     failed: dict[AssetPath, dict[datetime, HourOutcome]] = {}
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
@@ -104,6 +113,15 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
             if step.action in (Action.LAND, Action.BUILD) and not step.promote:
                 for table in (step.node.table, quarantine_of(step.node.table)):
                     lake.discard(table, context.repair_id, context.repair_id)
+
+
+def _check_tenants(plan: Plan, context: Context) -> None:
+    if not context.tenants:
+        return
+    if not any(table.tenant for table in context.pipeline.tables):
+        raise UsageError(f"pipeline {plan.pipeline} declares no tenant column, so it cannot be repaired for some tenants alone")
+    if context.heal:
+        raise UsageError("healing writes the rows of everybody anew: heal without tenants, then repair the tenants")
 
 
 def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:
@@ -158,9 +176,14 @@ def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
     if source is None:
         raise TypeError(f"{step.node.table} is landed, not built")
     bad = failed.get(source.path, {})
-    there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
-    parts, lacking = stretches(step.hours, there - set(bad), step.node.window, pipeline.start, pipeline.end)
     outcomes = []
+    alone: set[datetime] = set()
+    if context.tenants and step.node.table.tenant:
+        alone = set(step.hours) - context.lake.built_hours(step.node.table)
+        outcomes += _named(step, dict.fromkeys(alone, _ALONE))
+    there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
+    hours = [hour for hour in step.hours if hour not in alone]
+    parts, lacking = stretches(hours, there - set(bad), step.node.window, pipeline.start, pipeline.end)
     for hour, at in lacking.items():
         if at in bad:
             outcomes.append(_waiting(step, hour, source, bad[at]))
@@ -171,7 +194,7 @@ def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
             outcomes.append(HourOutcome(step.asset, hour, _lost(source, at)))
     if not parts:
         return StepFinished(step, {}, outcomes)
-    built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id)
+    built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id, context.tenants)
     return StepFinished(step, built.facts, outcomes + _lake_outcomes(step, built.hours, context), built.tables)
 
 

@@ -15,6 +15,7 @@ from backfill_platform.errors import BackfillError, ContractViolation, UnsealedH
 from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
 from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
+from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.diff import HourDiff, foreign_tenants
 from backfill_platform.warehouse.patches import drop_patches
@@ -53,6 +54,7 @@ def publish_step(
     for file in files:
         expected[file.hour] += file.rows
     objections: dict[datetime, BackfillError] = {}
+    whose = context.tenants if table.tenant else ()
 
     def refuse(prepared: Prepared) -> Mapping[datetime, BackfillError]:
         objections.clear()
@@ -61,7 +63,10 @@ def publish_step(
 
     with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes, heals=context.heal) as staging:
         staging.load_files([file.uri for file in files], expected, context.loading)
+        if whose:
+            staging.keep_others(whose)
         prepared = prepare(staging, hours, since=since, heal=context.heal)
+        others = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         book = Book(context, staging, step, started)
         suspect: Mapping[datetime, str] = {}
         if publishes:
@@ -71,15 +76,25 @@ def publish_step(
         else:
             refuse(prepared)
             results = tuple(prepared.hours.values())
+        others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         if any(result.status is Status.UNVERIFIED for result in results):
             staging.keep()
     if publishes:
         drop_patches(warehouse, table, older_than_days=context.patch_days)
     book.close(results, files, _quarantined(step, context, hours), suspect)
     history = book.history(hours) if publishes else {}
+    untouched = {
+        hour: {"other_tenants_before": str(others[hour]), "other_tenants_after": str(others_now[hour])} for hour in others
+    }
     outcomes = [
         _outcome(
-            step, result, prepared, objections.get(result.hour), suspect.get(result.hour, ""), history.get(result.hour, ())
+            step,
+            result,
+            prepared,
+            objections.get(result.hour),
+            suspect.get(result.hour, ""),
+            history.get(result.hour, ()),
+            untouched.get(result.hour, {}),
         )
         for result in results
     ]
@@ -139,6 +154,7 @@ def _outcome(
     objection: BackfillError | None,
     suspect: str,
     history: tuple[Rows, ...],
+    others: Mapping[str, Fact],
 ) -> HourOutcome:
     diff = prepared.diffs.get(result.hour)
     facts: dict[str, Fact] = {
@@ -150,6 +166,7 @@ def _outcome(
         "untouched": result.untouched,
         "fingerprint_before": str(result.pre),
         "fingerprint_desired": str(result.want),
+        **others,
     }
     if result.post is not None and step.action is Action.PUBLISH:
         facts["fingerprint_after"] = str(result.post)

@@ -1,6 +1,7 @@
 """Events, each once however often it was delivered, and the counts of what went in and came out.
 
-The counts are observed on the pass that reads the events anyway; they are known when an action has run over the rows.
+What came out is observed on the pass that uses the events anyway; what went in is counted by a pass of its own over one
+column, so that the two can disagree.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import Observation
+from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange
@@ -21,12 +22,12 @@ from backfill_platform.spark.reader import within
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COPIES = "_copies"
+_COPY = "_copy"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Events read and kept, by event hour, and whether all that were read are kept or copies of those kept."""
+    """Events read and kept, by event hour; of all events, how many were counted, and how many seen to be kept or left out."""
 
     read: Mapping[datetime, int]
     kept: Mapping[datetime, int]
@@ -39,45 +40,54 @@ class Deduplicated:
     """The events, each once, and what will know their counts."""
 
     rows: DataFrame
-    _start: datetime
-    _before: Observation
-    _after: Observation
+    _all: DataFrame
+    _time: str
+    _hours: HourRange
+    _seen: Observation
 
     def counts(self) -> Counts | None:
         """The counts, after an action over the rows; None where Spark found that it need not read all of them."""
-        before, after = _found(self._before), _found(self._after)
-        if before is None or after is None:
+        seen = _found(self._seen)
+        if seen is None:
             return None
-        return Counts(_by_hour(before, self._start), _by_hour(after, self._start), before["events"] or 0, after["events"] or 0)
+        copies: Counter[datetime] = Counter()
+        for one in seen["copies"] or ():
+            copies[self._hours.start + round(one["x"]) * HOUR] += int(one["y"])
+        number = _hour_number(self._time, self._hours).alias("number")
+        found = {row["number"]: row["count"] for row in self._all.groupBy(number).count().collect()}
+        read = {hour: found[n] for n, hour in enumerate(self._hours) if n in found}
+        kept = {hour: rows - copies[hour] for hour, rows in read.items()}
+        return Counts(read, kept, sum(found.values()), seen["events"])
 
 
-def without_duplicates(rows: DataFrame, same_event: tuple[str, ...], time: str, hours: Collection[datetime]) -> Deduplicated:
-    """The events, each once, counted by the hours of `time` among `hours`."""
-    before, after = Observation(), Observation()
-    covering = HourRange.covering(hours)
-    by_hour = _rows_by_hour(time, covering)
-    seen = rows.observe(before, F.count("*").alias("events"), by_hour)
-    others = [F.first(name).alias(name) for name in rows.columns if name not in same_event]
-    once = seen.groupBy(*same_event).agg(*others, F.count("*").alias(_COPIES))
-    counted = once.observe(after, F.sum(_COPIES).alias("events"), by_hour)
-    return Deduplicated(counted.select(*rows.columns), covering.start, before, after)
+def without_duplicates(
+    rows: DataFrame, same_event: tuple[str, ...], time: str, hours: Collection[datetime], *, key: str = ""
+) -> Deduplicated:
+    """The events, each once, counted by the hours of `time` among `hours`.
 
-
-def _rows_by_hour(time: str, hours: HourRange) -> Column:
-    """Rows per hour as one aggregate, whatever the number of hours.
-
-    The histogram is exact: with a bin to spare for the hours there are, it only ever merges bins of one hour. Their middle is
-    then off by a rounding error, so the hours are told apart by whole numbers.
+    Of several copies the one that is smallest in its other columns is kept. With a `key` among the columns of `same_event`, the
+    rows are shuffled and sorted by it and their time, as the session of a key is: what groups by the key next shuffles nothing.
     """
-    number = F.floor((F.unix_seconds(time) - int(hours.start.timestamp())) / 3600).cast("double")
-    return F.histogram_numeric(F.when(within(time, hours), number), F.lit(len(hours) + 1)).alias("hours")
+    covering, seen = HourRange.covering(hours), Observation()
+    by = [key] if key in same_event else list(same_event)
+    first = [time] if time in same_event else []
+    rest = [name for name in (*first, *same_event) if name not in by]
+    order = list(dict.fromkeys((*rest, *(name for name in rows.columns if name not in by))))
+    in_order = Window.partitionBy(*by).orderBy(*(order or by))
+    copy = F.row_number().over(in_order) > 1
+    for name in dict.fromkeys(rest):
+        copy = copy & F.col(name).eqNullSafe(F.lag(name).over(in_order))
+    marked = rows.withColumn(_COPY, copy)
+    # The histogram is exact: with a bin to spare for the hours there are, it only ever merges bins of one hour. Their middle is
+    # then off by a rounding error, so the hours are told apart by whole numbers.
+    copies = F.when(F.col(_COPY) & within(time, covering), _hour_number(time, covering).cast("double"))
+    by_hour = F.histogram_numeric(copies, F.lit(len(covering) + 1)).alias("copies")
+    counted = marked.observe(seen, F.count("*").alias("events"), by_hour)
+    return Deduplicated(counted.where(~F.col(_COPY)).select(*rows.columns), rows, time, covering, seen)
 
 
-def _by_hour(found: Mapping[str, Any], start: datetime) -> dict[datetime, int]:
-    rows: Counter[datetime] = Counter()
-    for one in found["hours"] or ():
-        rows[start + round(one["x"]) * HOUR] += int(one["y"])
-    return rows
+def _hour_number(time: str, hours: HourRange) -> Column:
+    return F.floor((F.unix_seconds(time) - int(hours.start.timestamp())) / 3600)
 
 
 def _found(observation: Observation) -> dict[str, Any] | None:

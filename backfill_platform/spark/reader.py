@@ -155,7 +155,7 @@ def read_range(
 def _open_sessions(rows: DataFrame, ahead: UntilClosed, time: str, hours: HourRange, edge: datetime) -> DataFrame:
     """(key, last): the sessions that start in `hours` and whose key is not idle for a gap before the edge."""
     near_edge = rows.where(_not_idle(F.col(time), ahead.gap, edge)).select(ahead.key).distinct()
-    candidates = rows.select(ahead.key, time).join(near_edge, ahead.key, "left_semi")
+    candidates = rows.select(ahead.key, time).join(F.broadcast(near_edge), ahead.key, "left_semi")
     sessions = _sessions(candidates, ahead, time)
     return sessions.where(within(SESSION_START, hours) & _not_idle(F.col("last"), ahead.gap, edge)).select(ahead.key, "last")
 

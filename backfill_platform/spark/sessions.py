@@ -23,10 +23,10 @@ def with_session_start(events: DataFrame, *, key: str, time: str, gap: timedelta
     """
     in_order = Window.partitionBy(key).orderBy(time)
     silence = micros(F.col(time)) - micros(F.lag(time).over(in_order))
-    starts = F.when(silence.isNull() | (silence >= int(gap.total_seconds() * 1_000_000)), F.col(time))
-    # The latest start so far; rows of one instant share it, whichever comes first.
+    starts = F.when(F.coalesce(silence >= int(gap.total_seconds() * 1_000_000), F.lit(True)), F.col(time))
+    # The latest start so far. Of rows of one instant only the first can start a session, and the others come after it.
     marked = events.withColumn("_starts", starts)
-    so_far = in_order.rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     sessions = marked.withColumn(SESSION_START, F.max("_starts").over(so_far)).drop("_starts")
     if cap is None:
         return sessions

@@ -14,10 +14,12 @@ from backfill_platform.warehouse.preconditions import Target
 from backfill_platform.warehouse.sql import (
     FILE_SETTINGS,
     SIGN,
+    Condition,
     files_source,
     hour_from,
     hour_number,
     identifier,
+    of_tenants,
     row_hash,
     target_name,
     within,
@@ -26,12 +28,21 @@ from backfill_platform.warehouse.sql import (
 Fingerprints = dict[datetime, Fingerprint]
 
 
-def net(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str | None = None) -> Fingerprints:
+def net(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    *,
+    source: str | None = None,
+    but: Collection[str] = (),
+) -> Fingerprints:
     """Of the net state: all stored rows with their signs; cancels take away the states they cancel, merged or not.
 
-    `source` is another quoted table of the same columns and sign, such as a delta; the target by default.
+    `source` is another quoted table of the same columns and sign, such as a delta; the target by default. The rows of the
+    tenants in `but` do not count.
     """
-    return _fingerprints(warehouse, table, hours, source or target_name(table), f"toInt64({identifier(SIGN)})", "the net state")
+    sign = f"toInt64({identifier(SIGN)})"
+    return _fingerprints(warehouse, table, hours, source or target_name(table), sign, "the net state", but=but)
 
 
 def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
@@ -86,10 +97,14 @@ def _fingerprints(
     sign: str,
     of: str,
     settings: Settings | None = None,
+    but: Collection[str] = (),
 ) -> Fingerprints:
     if not hours:
         return {}
     where = within(table, hours)
+    if but:
+        whose = of_tenants(table, but)
+        where = Condition(f"{where.sql} AND NOT {whose.sql}", where.parameters | whose.parameters)
     sql = f"SELECT {hour_number(table)} AS __hour, {_sums(table, sign)} FROM {source} WHERE {where.sql} GROUP BY __hour"
     rows = warehouse.rows(
         sql,

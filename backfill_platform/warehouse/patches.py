@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backfill_platform.core.tables import Table
-from backfill_platform.errors import PreconditionError, UsageError
+from backfill_platform.errors import PreconditionError
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import database_statement
 from backfill_platform.warehouse.diff import DELTA_SETTINGS
@@ -20,6 +20,7 @@ from backfill_platform.warehouse.sql import (
     hour_number,
     identifier,
     names,
+    of_tenants,
     qualified,
     row_hash,
     sorting_key,
@@ -163,11 +164,7 @@ def _of_tenant(table: Table, hours: Collection[datetime], tenant: str | None) ->
 
 
 def _of(table: Table, tenant: str | None) -> Condition:
-    if tenant is None:
-        return Condition("true")
-    if not table.tenant:
-        raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
-    return Condition(f"toString({identifier(table.tenant)}) = {{tenant:String}}", {"tenant": tenant})
+    return Condition("true") if tenant is None else of_tenants(table, [tenant])
 
 
 def _ours(table: Table, patch: str, where: str) -> str:

@@ -84,6 +84,13 @@ def within(table: Table, hours: Iterable[datetime]) -> Condition:
     return Condition(f"({sql})", parameters)
 
 
+def of_tenants(table: Table, tenants: Iterable[str]) -> Condition:
+    """The rows of the given tenants. Raises UsageError when the table has no tenant column."""
+    if not table.tenant:
+        raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
+    return Condition(f"toString({identifier(table.tenant)}) IN {{tenants:Array(String)}}", {"tenants": sorted(tenants)})
+
+
 def range_rows(hours: Iterable[datetime]) -> str:
     """A SELECT of the ranges that the hours make: `first` and `last`, its end, in seconds since 1970.
 

@@ -37,6 +37,7 @@ from backfill_platform.warehouse.sql import (
     identifier,
     literal,
     names,
+    of_tenants,
     qualified,
     sorting_key,
     target_name,
@@ -233,6 +234,28 @@ class Staging:
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
+
+    def keep_others(self, tenants: Collection[str]) -> None:
+        """Of the loaded rows keep those of the tenants, and put the stored rows of all others beside them.
+
+        So nothing but rows of the tenants can differ from what is stored. Raises UsageError for a table without tenants.
+        """
+        where, whose, columns = within(self.table, self.hours), of_tenants(self.table, tenants), names(self.table.column_names)
+        self.warehouse.command(
+            f"ALTER TABLE {self.desired} DELETE WHERE NOT {whose.sql}",
+            parameters=whose.parameters,
+            settings={"mutations_sync": 2},
+            doing=f"leaving out rows of other tenants for {self.table}",
+        )
+        self.warehouse.command(
+            f"INSERT INTO {self.desired} ({columns}) "
+            f"SELECT {columns} FROM ({self.target.stored(where.sql)}) WHERE NOT {whose.sql}",
+            parameters=whose.parameters | where.parameters,
+            settings={**_INSERT_SETTINGS, "insert_deduplicate": 0},
+            query_id=self.query_id("others"),
+            doing=f"keeping the rows of other tenants of {self.table}",
+        )
+        self._on_step("others")
 
     def load_rows(self, rows: Iterable[Mapping[str, Any]], expected: Mapping[datetime, int]) -> int:
         """Load Python rows, check the rows of each hour against `expected`, return their sum.

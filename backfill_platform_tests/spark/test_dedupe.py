@@ -2,6 +2,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from backfill_platform.spark.dedupe import without_duplicates
@@ -20,9 +23,10 @@ EVENTS = [TWICE, LATE_COPY, ONCE, NEXT_HOUR, NEXT_HOUR, NEXT_HOUR, OUTSIDE]
 KEY = ("at", "client", "note")
 
 
-def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark: "SparkSession") -> None:
+@pytest.mark.parametrize("key", ["", "client", "note", "ingested"])
+def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark: "SparkSession", key: str) -> None:
     hours = [hour(0), hour(1), hour(2)]
-    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours)
+    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours, key=key)
     assert found.rows.columns == ["at", "client", "note", "ingested"]
     kept = Counter((row["client"], row["note"]) for row in found.rows.collect())
     assert kept == {(1, None): 2, (2, "a"): 1, (3, "a"): 1}
@@ -31,6 +35,34 @@ def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark
     assert counts.read == {hour(0): 3, hour(1): 3}
     assert counts.kept == {hour(0): 2, hour(1): 1}
     assert (counts.events, counts.accounted_for) == (len(EVENTS), len(EVENTS))
+
+
+@pytest.mark.parametrize("key", ["", "client"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_copy_that_is_kept_is_the_smallest_whatever_came_first(spark: "SparkSession", turn: int, key: str) -> None:
+    frame = spark.createDataFrame([TWICE, LATE_COPY, (T0, 1, "b", 0)][::turn], TYPES).coalesce(1)
+    found = without_duplicates(frame, KEY, "at", [hour(0)], key=key)
+    assert Counter((row["note"], row["ingested"]) for row in found.rows.collect()) == {(None, 1): 1, ("b", 0): 1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, "a", "b"])), max_size=30), st.booleans())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_key_changes_only_the_order_of_work(
+    spark: "SparkSession", events: list[tuple[int, int, str | None]], by_client: bool
+) -> None:
+    rows = [(hour(at), client, note, n) for n, (at, client, note) in enumerate(events)]
+    frame = spark.createDataFrame(rows, TYPES).repartition(3)
+    found = without_duplicates(frame, KEY, "at", [hour(0), hour(1)], key="client" if by_client else "")
+    assert Counter((row["client"], row["note"], row["ingested"]) for row in found.rows.collect()) == Counter(
+        (client, note, events.index((at, client, note))) for at, client, note in set(events)
+    )
+    counts = found.counts()
+    assert counts is not None
+    read = Counter(at for at, _, _ in events)
+    assert counts.read == {hour(at): read[at] for at in (0, 1) if read[at]}
+    kept = Counter(at for at, _, _ in set(events))
+    assert counts.kept == {hour(at): kept[at] for at in (0, 1) if kept[at]}
+    assert counts.events == counts.accounted_for == len(events)
 
 
 def test_many_hours_are_counted_exactly_over_many_partitions(spark: "SparkSession") -> None:
