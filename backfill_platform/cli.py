@@ -104,7 +104,8 @@ def undo(
         shown = [(one["table"], c["hour"], c["key"]) for one in done["tables"] for c in one["shown"]]
         if shown:
             terminal.show_table("left alone, because they have changed since", ("table", "hour (UTC)", "key"), shown)
-        terminal.out.print(f"take this back with: backfill undo {pipeline} {done['repair']}", soft_wrap=True)
+        if any(one["rows"] for one in done["tables"]):
+            terminal.out.print(f"take this back with: backfill undo {pipeline} {done['repair']}", soft_wrap=True)
     sys.exit(1 if any(one["conflicts"] for one in done["tables"]) else 0)
 
 

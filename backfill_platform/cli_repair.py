@@ -57,6 +57,7 @@ def plan(
 
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
+    declared.check_tenants(tenants)
     lake = Connections(settings).lake()
     radius, plans = _repair(declared, hours, damage, names)(lake)
     with warehouse_of(settings) as warehouse:
@@ -71,7 +72,7 @@ def plan(
         terminal.show_table(f"{declared.name}: damaged {radius.damage}", ("table", "hour (UTC)", "why"), reasons)
     columns = ("asset", "action", "reads", "files (pruned)", "kB (pruned)", "rows now", "what it does")
     for number, (one, found) in enumerate(explained, 1):
-        title = f"{declared.name} {one.hours}: {len(one.hours)} hours"
+        title = f"{declared.name} {one.hours}: {len(one.hours)} hour{'s' * (len(one.hours) > 1)}"
         title += f", only rows of {', '.join(tenants)}" if tenants else ""
         title += f" (run {number} of {len(plans)})" if len(plans) > 1 else ""
         rows = [
@@ -113,6 +114,7 @@ def dry_run(
     damage = parse_damage(start, end, damaged_from, damaged_to, tenants)
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
+    declared.check_tenants(tenants)
     asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "tenants": tenants}
 
     def choose(lake: Any) -> Plans:
@@ -156,6 +158,7 @@ def run(
     damage = parse_damage(start, end, damaged_from, damaged_to, tenants)
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
+    declared.check_tenants(tenants)
     # Hours that have landed are closed: they are landed again only when they are damaged, or somebody names the raw table.
     landing = {"landing": "missing"} if damage is None and not names else {}
     asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed}

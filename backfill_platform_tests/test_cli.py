@@ -30,7 +30,7 @@ def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
 
 def test_help_names_every_command_and_is_quick(backfill) -> None:  # type: ignore[no-untyped-def]
     text = backfill("--help").output
-    for name in ("up", "demo", "plan", "dry-run", "run", "verify", "gaps", "ledger"):
+    for name in ("up", "demo", "plan", "dry-run", "run", "live", "verify", "gaps", "ledger"):
         assert f"\n  {name} " in text
     code = "import sys; import backfill_platform.cli; print(*(m for m in ('dagster', 'pyspark', 'pandas') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -49,7 +49,8 @@ def test_help_names_every_command_and_is_quick(backfill) -> None:  # type: ignor
         (("run", "clickstream", *ONE_HOUR, "--select", "warehouse/nobody"), "has no asset warehouse/nobody; it has"),
         (("plan", "clickstream"), "Missing option '--from'; or give --damaged-from and --damaged-to instead of a range"),
         (("run", "clickstream", "--from", "1998-04-30T22"), "Missing option '--to'"),
-        (("run", "clickstream", *ONE_HOUR, "--tenant", "5"), "it needs --damaged-from and --damaged-to"),
+        (("live", "nobody"), "there is no pipeline 'nobody'; there are: clickstream"),
+        (("live", "clickstream", "--from", "now"), "'now' is not an hour"),
         (("run", "clickstream", *ONE_HOUR, "--damaged-from", "1998-04-30T22"), "not both"),
         (("plan", "clickstream", "--damaged-to", "1998-04-30T22:10"), "give both --damaged-from and --damaged-to"),
         (("plan", "clickstream", *damaged("1998-04-30T22:10", "1998-04-30T22:10")), "is empty; it is half-open"),
@@ -99,6 +100,21 @@ def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill) -> 
     assert plan["steps"][1]["reads"] == "raw/clickstream: none of the hours is there yet"
     assert "30 min before" in plan["steps"][1]["explanation"]
     assert "transformed/sessions" in backfill("plan", "clickstream", *ONE_HOUR).stdout
+
+
+def test_a_plan_for_one_tenant_says_so(backfill) -> None:  # type: ignore[no-untyped-def]
+    assert "only rows of 17505" in backfill("plan", "clickstream", *ONE_HOUR, "--tenant", "17505").stdout
+    found = backfill("plan", "clickstream", *ONE_HOUR, "--tenant", "17505", "--output", "json")
+    assert json.loads(found.stdout)["tenants"] == ["17505"]
+
+
+def test_tenants_of_a_pipeline_without_tenants_are_wrong_use(backfill, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("BACKFILL_PIPELINES", '["backfill_platform.pipelines.payments"]')
+    hour = ("--from", "2017-01-01T00", "--to", "2017-01-01T01")
+    for command in ("plan", "run", "dry-run"):
+        result = backfill(command, "payments", *hour, "--tenant", "5")
+        assert result.exit_code == 2
+        assert "payments declares no tenant column" in result.stderr
 
 
 def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill) -> None:  # type: ignore[no-untyped-def]

@@ -276,4 +276,4 @@ def _evaluations(
 def _summary(failed: Sequence[HourOutcome]) -> str:
     lines = [f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}: {outcome.error}" for outcome in failed]
     shown = "\n".join(lines[:50]) + (f"\nand {len(lines) - 50} more" if len(lines) > 50 else "")
-    return f"{len(failed)} hours were not materialized:\n{shown}"
+    return f"{len(failed)} {'hour was' if len(failed) == 1 else 'hours were'} not materialized:\n{shown}"

@@ -7,7 +7,7 @@ the command line follow from it. `clickstream.py` is an example to copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -19,7 +19,7 @@ from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Node
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
-from backfill_platform.errors import SpecError
+from backfill_platform.errors import SpecError, UsageError
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.spark.schema_rules import rules_of
 from backfill_platform.streams.files import FileSource
@@ -124,9 +124,11 @@ class Pipeline:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
         if self.raw.table.column(event_time).nullable or self.raw.table.column(event_time).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
+        self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
             ahead = derived.window.lookahead
             if isinstance(ahead, UntilClosed):
+                self._check_names(f"the session key of {derived.name}", (ahead.key,), self.declared(derived.reads).table)
                 columns = derived.table.column_names
                 if lacking := [name for name in (ahead.started, ahead.ended, "is_open") if name not in columns]:
                     raise SpecError(
@@ -137,6 +139,11 @@ class Pipeline:
             names = [check_name(rule.name) for rule in self.rules(name).blocking]
             if clash := sorted({one for one in names if names.count(one) > 1 or one in AUDIT_CHECKS}):
                 raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
+
+    def _check_names(self, what: str, names: tuple[str, ...], table: Table) -> None:
+        if unknown := ", ".join(name for name in names if name not in table.column_names):
+            have = ", ".join(table.column_names)
+            raise SpecError(f"pipeline {self.name}: {what} names {unknown}, which {table} does not have; it has {have}")
 
     def declared(self, name: str) -> RawTable | DerivedTable:
         """The declaration of a table by its bare name. Raises KeyError."""
@@ -167,6 +174,11 @@ class Pipeline:
     def published(self) -> tuple[Table, ...]:
         """The tables that are kept in ClickHouse."""
         return tuple(derived.table for derived in self.derived if derived.publish)
+
+    def check_tenants(self, tenants: Collection[str]) -> None:
+        """Raises UsageError when tenants are given and no table says whose its rows are."""
+        if tenants and not any(table.tenant for table in self.tables):
+            raise UsageError(f"pipeline {self.name} declares no tenant column, so its rows cannot be told apart by tenant")
 
     def hours_until(self, now: datetime) -> HourRange:
         """All hours of the pipeline up to its end, or to the last full hour before `now`."""

@@ -29,8 +29,7 @@ def find_blast_radius(pipeline: Pipeline, lake: Lake, damage: Damage, now: datet
     tenant. Raises UsageError when the pipeline has none of the hours, or no table has a tenant though one is named.
     """
     hours, raw = pipeline.hours_until(now), pipeline.raw
-    if damage.tenants and not any(table.tenant for table in pipeline.tables):
-        raise UsageError(f"pipeline {pipeline.name} declares no tenant column, so its rows cannot be told apart by tenant")
+    pipeline.check_tenants(damage.tenants)
     touched = damage.hours.intersect(hours)
     if touched is None:
         raise UsageError(f"{pipeline.name} has the hours {hours}; the damage {damage} is not within them")

@@ -90,7 +90,9 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     UsageError when it is limited to tenants and nothing of the plan can be.
     """
     lake, pipeline = context.lake, context.pipeline
-    _check_tenants(plan, context)
+    pipeline.check_tenants(context.tenants)
+    if context.tenants and context.heal:
+        raise UsageError("healing writes the rows of everybody anew: heal without tenants, then repair the tenants")
     failed: dict[AssetPath, dict[datetime, HourOutcome]] = {}
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
@@ -113,15 +115,6 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
             if step.action in (Action.LAND, Action.BUILD) and not step.promote:
                 for table in (step.node.table, quarantine_of(step.node.table)):
                     lake.discard(table, context.repair_id, context.repair_id)
-
-
-def _check_tenants(plan: Plan, context: Context) -> None:
-    if not context.tenants:
-        return
-    if not any(table.tenant for table in context.pipeline.tables):
-        raise UsageError(f"pipeline {plan.pipeline} declares no tenant column, so it cannot be repaired for some tenants alone")
-    if context.heal:
-        raise UsageError("healing writes the rows of everybody anew: heal without tenants, then repair the tenants")
 
 
 def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:

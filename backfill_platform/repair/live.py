@@ -5,14 +5,14 @@ times is what has to be built, so that late events, sessions that go on and wind
 """
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow.compute as pc
 
 from backfill_platform.core.blast import Affected, Damage
-from backfill_platform.core.hours import HOUR, hour_after, hour_of
+from backfill_platform.core.hours import HOUR, HourRange, hour_of, merge_hours
 from backfill_platform.core.plan import DRY_RUN, Plan
-from backfill_platform.core.windows import stretches
+from backfill_platform.core.windows import UntilClosed, stretches
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.blast import find_blast_radius
@@ -35,24 +35,43 @@ def plans_after(pipeline: Pipeline, lake: Lake, hour: datetime, now: datetime) -
     They do everything that its events change, and build the hours that were waiting for it. Hours whose windows have not landed
     are left for later. Doing them again changes nothing.
     """
-    raw = pipeline.raw
-    times = lake.read(raw.table, (raw.event_time,), f"{raw.table.hour} = '{hour.isoformat()}'").column(raw.event_time)
-    landed = lake.built_hours(raw.table)
-    bounds = pc.min_max(times).as_py()
-    start = min(hour, hour_of(bounds["min"])) if bounds["min"] else hour
+    raw, landed = pipeline.raw.table, lake.built_hours(pipeline.raw.table)
     # An event from the future is used when its own hour lands.
-    end = min(max(hour + HOUR, hour_after(bounds["max"])), max(landed) + HOUR) if bounds["max"] else hour + HOUR
-    radius = find_blast_radius(pipeline, lake, Damage(max(start, pipeline.start), end), now)
-    there = {raw.table.path: landed} | {table.path: lake.built_hours(table) for table in pipeline.tables if table != raw.table}
+    changed = {one for one in _event_hours(pipeline, lake, hour) if pipeline.start <= one <= max(landed)} | {hour}
+    radii = [find_blast_radius(pipeline, lake, Damage(one.start, one.end), now) for one in _apart(pipeline, changed)]
+    there = {table.path: landed if table == raw else lake.built_hours(table) for table in pipeline.tables}
     tables = []
-    for affected in radius.tables:
-        node, why = affected.node, dict(affected.why)
-        if node.reads is None:
-            tables.append(Affected(node, {}))
-            continue
-        _, lacking = stretches(affected.hours, there[node.reads.path], node.window, pipeline.start, pipeline.end)
-        kept = {one: reason for one, reason in why.items() if one not in lacking}
-        there[node.table.path] |= set(kept)
-        tables.append(Affected(node, kept))
+    for node in pipeline.nodes:
+        why: dict[datetime, str] = {}
+        if node.reads is not None:
+            for radius in radii:
+                why |= next(dict(one.why) for one in radius.tables if one.node == node)
+            _, lacking = stretches(why, there[node.reads.path], node.window, pipeline.start, pipeline.end)
+            why = {one: reason for one, reason in why.items() if one not in lacking}
+            there[node.table.path] |= set(why)
+        tables.append(Affected(node, why))
     chosen = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN]
-    return replace(radius, tables=tuple(tables)).plans(chosen)
+    return replace(radii[0], tables=tuple(tables)).plans(chosen)
+
+
+def _event_hours(pipeline: Pipeline, lake: Lake, hour: datetime) -> set[datetime]:
+    raw, time = pipeline.raw.table, pipeline.raw.event_time
+    rows = lake.read(raw, (time,), f"{raw.hour} = '{hour.isoformat()}'")
+    return {hour_of(moment) for moment in pc.unique(pc.floor_temporal(rows.column(time), unit="hour")).to_pylist()}
+
+
+def _apart(pipeline: Pipeline, hours: set[datetime]) -> list[HourRange]:
+    """The hours as ranges so far apart that what one changes does not depend on what changes in another.
+
+    Then the radii add up: a session that both reach begins in an hour that the earlier one names. One event that is a month
+    late does not have the month built again.
+    """
+    windows = [node.window.lookahead for node in pipeline.nodes]
+    gap = max((one.gap for one in windows if isinstance(one, UntilClosed)), default=timedelta(0))
+    found: list[HourRange] = []
+    for span in merge_hours(hours):
+        if found and span.start - found[-1].end < gap:
+            found[-1] = HourRange(found[-1].start, span.end)
+        else:
+            found.append(span)
+    return found

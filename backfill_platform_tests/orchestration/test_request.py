@@ -14,6 +14,7 @@ from backfill_platform.repair.engine import Landing
         Request(),
         Request("a broker was down", "ada", {"columns": ["bytes"]}, Landing.REPLACE, heal=True, unsealed=True),
         Request("", "", {}, Landing.MISSING),
+        Request("one client", "ada", tenants=("17505", "a, b")),
     ],
 )
 def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
@@ -40,6 +41,9 @@ def test_the_contract_is_the_one_of_the_tag() -> None:
         ({"backfill/heel": "true"}, "no tag backfill/heel; there are .*backfill/heal"),
         ({"backfill/heal": "yes"}, "backfill/heal is true or false, not 'yes'"),
         ({"backfill/landing": "all"}, "backfill/landing is one of safe, missing, replace, not 'all'"),
+        ({"backfill/tenants": "17505"}, r'backfill/tenants is a list of texts in JSON, such as \["17505"\], not 17505'),
+        ({"backfill/tenants": "[17505]"}, "backfill/tenants is a list of texts"),
+        ({"backfill/tenants": "[]"}, "backfill/tenants is a list of texts"),
         ({"backfill/contract": "{"}, "backfill/contract is no JSON"),
         ({"backfill/contract": '{"hour": 1}'}, "a contract has no hour"),
     ],

@@ -6,6 +6,7 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
 from backfill_platform.core.tables import ColumnType, Layer
+from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.errors import SettingsError, SpecError, UsageError
 from backfill_platform.pipelines import clickstream
 from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
@@ -14,6 +15,7 @@ from backfill_platform.spark.checks import HourRule
 
 PIPELINE = clickstream.pipeline
 SESSIONS, HOURLY = PIPELINE.derived
+OF_NOBODY = replace(SESSIONS, window=Window(lookahead=UntilClosed(key="client", gap=clickstream.GAP, cap=clickstream.CAP)))
 CLASH = HourRule("rows valid", lambda: F.count("*") > 0)
 
 
@@ -48,6 +50,14 @@ def test_tables_follow_from_the_schemas() -> None:
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, layer=Layer.RAW),)), "must be transformed or aggregated"),
         (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="at")), "'at' is not a column"),
         (lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, event_time="bytes")), "must be a timestamp that is not nullable"),
+        (
+            lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, same_event=("url", "at"))),
+            "same_event names at, which raw/",
+        ),
+        (
+            lambda: replace(PIPELINE, derived=(OF_NOBODY, HOURLY)),
+            "session key of sessions names client, which raw/",
+        ),
         (lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))), "its schema needs started_at"),
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH,)),)), "several checks named rows_valid"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),

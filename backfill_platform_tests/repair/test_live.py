@@ -22,7 +22,7 @@ from backfill_platform_tests.repair.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HOURS = 5
+HOURS = 6
 
 
 @pytest.fixture
@@ -35,15 +35,16 @@ def world(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterat
 
 
 def arrivals(seed: int) -> list[list[Click]]:
-    """Clicks by the hour in which they arrive: most when they happen, some later, some twice, some hours empty."""
+    """Clicks by the hour in which they arrive: most when they happen, some later, some twice, an hour empty."""
     chance = random.Random(seed)
     arriving: list[list[Click]] = [[] for _ in range(HOURS)]
     quiet = chance.randrange(1, HOURS)
+    delays = [chance.choice([1, 2, 2, 3]) for _ in range(HOURS)]
     for click in random_clicks(seed, hours=HOURS, clients=12):
         own = click.seconds // 3600
-        late = chance.choice([0, 0, 0, 0, 0, 0, 1, 2])
-        for at in {own + late, own + chance.choice([0, 0, 0, 1])} if chance.random() < 0.2 else {own + late}:
-            if at < HOURS and (at != quiet or own < quiet):
+        late = own + delays[own] * (chance.random() < 0.1)
+        for at in {late, own + delays[own]} if chance.random() < 0.1 else {late}:
+            if at < HOURS and at != quiet:
                 arriving[at].append(click)
     return arriving
 
@@ -56,7 +57,7 @@ def follow(world: World) -> list[int]:
     assert at is not None
     outcomes = world.walk([world.plan([world.pipeline.raw.table.path], HourRange(at, at + HOUR))])
     plans = plans_after(world.pipeline, world.lake, at, now)
-    for done in (outcomes, world.walk(plans, replace(world.context(), unsealed=True))):
+    for done in (outcomes, *(world.walk([plan], replace(world.context(), unsealed=True)) for plan in plans)):
         assert not [one.error for by_hour in done.values() for one in by_hour.values() if one.error]
     return [len(plan.hours) for plan in plans]
 
@@ -65,7 +66,7 @@ def parity(world: World, seed: int) -> None:
     arriving = arrivals(seed)
     so_far: list[reference.Request] = []
     for number, clicks in enumerate(arriving):
-        path = Path(world.folder) / f"{hour(number):%Y-%m-%d-%H}.csv"
+        path = world.folder / f"{hour(number):%Y-%m-%d-%H}.csv"
         write_lines(path, [click.line for click in clicks])
         so_far += [reference.Request(one.client, one.at, one.url, int(one.status), int(one.bytes)) for one in clicks]
         follow(world)
@@ -85,9 +86,18 @@ def test_live_and_backfill_agree_for_many_streams(world: World, seed: int) -> No
     parity(world, seed)
 
 
+def test_an_event_that_is_very_late_has_only_its_own_hours_built_again(world: World) -> None:
+    for number in range(5):
+        late = [Click(2, 600).line] if number == 4 else []
+        write_lines(world.folder / f"{hour(number):%Y-%m-%d-%H}.csv", [Click(1, number * 3600 + 60).line, *late])
+        done = follow(world)
+    # The hour of the event and the one that may begin with what it began; the new hour. Not the two between.
+    assert done == [2, 1]
+
+
 def test_doing_an_hour_again_changes_nothing(world: World) -> None:
     for number in range(2):
-        path = Path(world.folder) / f"{hour(number):%Y-%m-%d-%H}.csv"
+        path = world.folder / f"{hour(number):%Y-%m-%d-%H}.csv"
         write_lines(path, [Click(1, number * 3600 + 3000).line])
         follow(world)
     before = world.net()
@@ -109,7 +119,7 @@ def test_hours_that_look_ahead_are_built_when_what_they_need_has_landed(world: W
     )
     found = []
     for number in range(4):
-        path = Path(world.folder) / f"{hour(number):%Y-%m-%d-%H}.csv"
+        path = world.folder / f"{hour(number):%Y-%m-%d-%H}.csv"
         write_lines(path, [Click(1, number * 3600 + 60).line])
         follow(world)
         found.append(sorted(world.lake.built_hours(hourly.table)))
