@@ -38,8 +38,7 @@ def live(pipeline: str, start: str | None, end: str | None, once: bool, delay: i
     failed = False
     with open_platform(settings) as platform:
         landed = platform.lake.built_hours(declared.raw.table)
-        if landed and (first is None or first > max(landed)):
-            # It may have landed just before whoever followed the pipeline died.
+        if landed:  # just before whoever followed the pipeline died, perhaps
             failed |= not _follow(platform, declared, max(landed))
         while True:
             now = datetime.now(UTC) - timedelta(minutes=delay)
@@ -51,7 +50,7 @@ def live(pipeline: str, start: str | None, end: str | None, once: bool, delay: i
                 if once or until is not None:
                     sys.exit(1)
                 terminal.show_error(f"trying again in {_AGAIN_SECONDS} seconds")
-            elif once or until is not None or (declared.end is not None and declared.end <= now):
+            elif once or any(last is not None and last <= now for last in (until, declared.end)):
                 sys.exit(1 if failed else 0)
             time.sleep(_AGAIN_SECONDS)
 
