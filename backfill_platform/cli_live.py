@@ -51,6 +51,8 @@ def live(pipeline: str, start: str | None, end: str | None, once: bool, delay: i
                     sys.exit(1)
                 terminal.show_error(f"trying again in {_AGAIN_SECONDS} seconds")
             elif once or any(last is not None and last <= now for last in (until, declared.end)):
+                if failed:
+                    terminal.show_error(f"some hours failed; `backfill gaps {pipeline}` tells what is left to repair")
                 sys.exit(1 if failed else 0)
             time.sleep(_AGAIN_SECONDS)
 
