@@ -39,7 +39,7 @@ from backfill_platform_tests.warehouse.visits import (
     write_live,
 )
 
-FAST, ALL = 30, 200
+FAST, ALL = 20, 200
 HOURS = [TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]
 # The steps of a publish, with the most often it is taken.
 STEPS = {

@@ -199,12 +199,3 @@ def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:
     rejects = quarantine_of(TABLE)
     lake.ensure(rejects)
     assert (str(rejects), rejects.column_names) == ("quarantine/raw_events", ("hour", "reason", "payload"))
-
-
-def test_files_in_an_object_store_are_not_mistaken_for_local_ones() -> None:
-    from backfill_platform.lake.tables import LakeFile
-
-    assert LakeFile("file:///a b/c.parquet", hour(0), 1, 1).path == "/a b/c.parquet"
-    assert LakeFile("/a/c.parquet", hour(0), 1, 1).path == "/a/c.parquet"
-    with pytest.raises(PreconditionError, match="not on a disk"):
-        _ = LakeFile("s3://bucket/c.parquet", hour(0), 1, 1).path
