@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from backfill_platform.cli import main
 
+Backfill = Callable[..., Result]
 ONE_HOUR = ("--from", "1998-04-30T22", "--to", "1998-04-30T23")
 
 
@@ -18,7 +20,7 @@ def damaged(start: str, end: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backfill:
     """Runs a command on a fresh home and returns its result."""
     monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
 
@@ -28,7 +30,7 @@ def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
     return run
 
 
-def test_help_names_every_command_and_is_quick(backfill) -> None:  # type: ignore[no-untyped-def]
+def test_help_names_every_command_and_is_quick(backfill: Backfill) -> None:
     text = backfill("--help").output
     for name in ("up", "demo", "plan", "dry-run", "run", "live", "verify", "gaps", "ledger"):
         assert f"\n  {name} " in text
@@ -61,7 +63,7 @@ def test_help_names_every_command_and_is_quick(backfill) -> None:  # type: ignor
         (("verify", "clickstream", "--output", "xml"), "Invalid value for '--output'"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(backfill, arguments: tuple[str, ...], says: str) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_use_is_one_clear_line_and_exit_code_2(backfill: Backfill, arguments: tuple[str, ...], says: str) -> None:
     result = backfill(*arguments)
     assert result.exit_code == 2, result.output
     error = result.stderr.strip().splitlines()[-1]
@@ -69,14 +71,14 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(backfill, arguments: tuple[
     assert "Traceback" not in result.output
 
 
-def test_wrong_settings_are_named(backfill, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_settings_are_named(backfill: Backfill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_WEB_PORT", "eighty")
     result = backfill("gaps", "clickstream")
     assert result.exit_code == 2
     assert "BACKFILL_WEB_PORT" in result.stderr
 
 
-def test_the_demo_refuses_to_damage_a_real_server(backfill, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_demo_refuses_to_damage_a_real_server(backfill: Backfill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_CLICKHOUSE_URL", "http://somebody:secret@clickhouse.example:8123")
     result = backfill("demo")
     assert result.exit_code == 2
@@ -84,7 +86,7 @@ def test_the_demo_refuses_to_damage_a_real_server(backfill, monkeypatch: pytest.
     assert "secret" not in result.output + result.stderr
 
 
-def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill: Backfill) -> None:
     result = backfill("plan", "clickstream", "--from", "1998-04-30T22", "--to", "1998-05-01T00", "--output", "json")
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
@@ -102,13 +104,13 @@ def test_a_plan_needs_nothing_to_run_and_lands_what_has_not_landed(backfill) -> 
     assert "transformed/sessions" in backfill("plan", "clickstream", *ONE_HOUR).stdout
 
 
-def test_a_plan_for_one_tenant_says_so(backfill) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_for_one_tenant_says_so(backfill: Backfill) -> None:
     assert "only rows of 17505" in backfill("plan", "clickstream", *ONE_HOUR, "--tenant", "17505").stdout
     found = backfill("plan", "clickstream", *ONE_HOUR, "--tenant", "17505", "--output", "json")
     assert json.loads(found.stdout)["tenants"] == ["17505"]
 
 
-def test_tenants_of_a_pipeline_without_tenants_are_wrong_use(backfill, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_tenants_of_a_pipeline_without_tenants_are_wrong_use(backfill: Backfill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_PIPELINES", '["backfill_platform.pipelines.payments"]')
     hour = ("--from", "2017-01-01T00", "--to", "2017-01-01T01")
     for command in ("plan", "run", "dry-run"):
@@ -117,7 +119,7 @@ def test_tenants_of_a_pipeline_without_tenants_are_wrong_use(backfill, monkeypat
         assert "payments declares no tenant column" in result.stderr
 
 
-def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill: Backfill) -> None:
     found = backfill("plan", "clickstream", "--from", "1998-05-01T02", "--to", "1998-05-01T04", "--output", "json")
     plan = json.loads(found.stdout)
     assert plan["runs"] == 2
@@ -125,7 +127,7 @@ def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill) -> No
     assert landed == [("01", "02"), ("02", "04")]
 
 
-def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill: Backfill) -> None:
     found = backfill("plan", "clickstream", *damaged("1998-05-01T05:50", "1998-05-01T05:55"), "--output", "json")
     plan = json.loads(found.stdout)
     assert [(one["table"], one["hour"][11:13], one["why"]) for one in plan["affected"]] == [

@@ -5,9 +5,12 @@ their own schemas from them, so that a column is declared once.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
+from backfill_platform.core.hours import HOUR
 from backfill_platform.errors import SpecError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -104,6 +107,13 @@ class Table:
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    def partition_hours(self, hours: Collection[datetime]) -> tuple[datetime, ...]:
+        """The hours and all that share a partition of the ClickHouse table with them, in order."""
+        if self.partitioning is Partitioning.HOUR:
+            return tuple(sorted(hours))
+        days = {hour.replace(hour=0) for hour in hours}
+        return tuple(day + number * HOUR for day in sorted(days) for number in range(24))
 
     def column(self, name: str) -> Column:
         """The column of that name. Raises KeyError."""

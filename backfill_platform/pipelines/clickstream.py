@@ -120,33 +120,20 @@ def build_site_hourly(sessions: DataFrame) -> DataFrame:
     def duration(share: float) -> Column:
         return F.expr(f"percentile_disc({share}) within group (order by duration_seconds)").cast("bigint")
 
-    # In one aggregation, the distinct clients would make Spark keep the durations of every client apart: four times slower.
-    sums = (
-        sessions.groupBy("hour", "client_id")
-        .agg(
-            F.count("*").alias("sessions"),
-            F.count_if("is_open").alias("open_sessions"),
-            F.sum("requests").alias("requests"),
-            F.sum("bytes").alias("bytes"),
-            F.sum("errors").alias("errors"),
-        )
-        .groupBy("hour")
-        .agg(
-            F.sum("sessions").alias("sessions"),
-            F.sum("open_sessions").alias("open_sessions"),
-            F.sum("requests").alias("requests"),
-            F.count("*").alias("unique_clients"),
-            F.sum("bytes").alias("bytes"),
-            F.sum("errors").alias("errors"),
-            (F.sum("errors") / F.sum("requests")).alias("error_rate"),
-        )
-    )
-    durations = sessions.groupBy("hour").agg(
+    # Beside distinct clients, Spark would keep the durations of every client apart: four times slower.
+    clients = sessions.select("hour", "client_id").distinct().groupBy("hour").agg(F.count("*").alias("unique_clients"))
+    metrics = sessions.groupBy("hour").agg(
+        F.count("*").alias("sessions"),
+        F.count_if("is_open").alias("open_sessions"),
+        F.sum("requests").alias("requests"),
+        F.sum("bytes").alias("bytes"),
+        F.sum("errors").alias("errors"),
+        (F.sum("errors") / F.sum("requests")).alias("error_rate"),
         duration(0.5).alias("duration_p50_seconds"),
         duration(0.9).alias("duration_p90_seconds"),
         duration(0.99).alias("duration_p99_seconds"),
     )
-    return sums.join(durations, "hour")
+    return metrics.join(clients, "hour")
 
 
 pipeline = Pipeline(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import Contract, HourChange
 from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
-from backfill_platform.core.tables import Partitioning, Table
+from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ContractViolation, UnsealedHour
 from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
 from backfill_platform.repair.bookkeeping import Book
@@ -66,17 +66,17 @@ def publish_step(
         if whose:
             staging.keep_others(whose)
         prepared = prepare(staging, hours, since=since, heal=context.heal)
-        others = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
+        others = others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         book = Book(context, staging, step, started)
         suspect: Mapping[datetime, str] = {}
         if publishes:
             suspect = book.suspect_views(hours)
             results = publish(prepared, refuse=refuse, on_step=book.before_inserts(prepared))
             suspect = {**suspect, **book.unhealed_views(results)}
+            others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         else:
             refuse(prepared)
             results = tuple(prepared.hours.values())
-        others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         if any(result.status is Status.UNVERIFIED for result in results):
             staging.keep()
     if publishes:
@@ -108,9 +108,7 @@ def _unsealed(prepared: Prepared, context: Context) -> dict[datetime, BackfillEr
     table, after = prepared.staging.table, context.pipeline.seal_after
     found: dict[datetime, BackfillError] = {}
     for hour, result in prepared.hours.items():
-        end = hour + HOUR
-        if result.ailment and table.partitioning is Partitioning.DAY:
-            end = hour.replace(hour=0) + timedelta(days=1)
+        end = HOUR + (table.partition_hours([hour])[-1] if result.ailment else hour)
         if end + after > context.clock():
             found[hour] = UnsealedHour(
                 f"{table} {format_hour(hour)}: others may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a repair must "

@@ -70,12 +70,11 @@ def without_duplicates(
     """
     covering, seen = HourRange.covering(hours), Observation()
     by = [key] if key in same_event else list(same_event)
-    first = [time] if time in same_event else []
-    rest = [name for name in (*first, *same_event) if name not in by]
-    order = list(dict.fromkeys((*rest, *(name for name in rows.columns if name not in by))))
-    in_order = Window.partitionBy(*by).orderBy(*(order or by))
+    rest = sorted((name for name in same_event if name not in by), key=lambda name: name != time)
+    others = [name for name in rows.columns if name not in same_event]
+    in_order = Window.partitionBy(*by).orderBy(*(rest + others or by))
     copy = F.row_number().over(in_order) > 1
-    for name in dict.fromkeys(rest):
+    for name in rest:
         copy = copy & F.col(name).eqNullSafe(F.lag(name).over(in_order))
     marked = rows.withColumn(_COPY, copy)
     # The histogram is exact: with a bin to spare for the hours there are, it only ever merges bins of one hour. Their middle is

@@ -1,7 +1,8 @@
 """The one place that opens a connection to ClickHouse.
 
 Statements go through `Warehouse` with a few words on what they are for, so that a refusal says what we were doing. Nothing
-here repeats a statement: a write whose answer was lost may have happened, and only a new diff can tell.
+here repeats a statement by itself: a write whose answer was lost may have happened, and only a new diff can tell. Who knows
+that repeating is safe asks for it (`resend`).
 """
 
 import logging

@@ -26,6 +26,7 @@ from backfill_platform.warehouse.sql import (
     identifier,
     literal,
     names,
+    of_tenants,
     qualified,
     row_identity,
     sorting_key,
@@ -188,12 +189,11 @@ def _differs(staging: Staging, where: Condition) -> str:
 def foreign_tenants(staging: Staging, tenants: Collection[str]) -> dict[datetime, tuple[int, str]]:
     """How many rows of the delta belong to other tenants, by hour, and one of these tenants."""
     table = staging.table
-    tenant = f"toString({identifier(table.tenant)})"
-    given = ", ".join(literal(one) for one in sorted(tenants))
+    whose = of_tenants(table, tenants)
     rows = staging.warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour, count(), min({tenant}) FROM {staging.delta} "
-        + (f"WHERE {tenant} NOT IN ({given}) " if tenants else "")
-        + "GROUP BY __hour",
+        f"SELECT {hour_number(table)} AS __hour, count(), min(toString({identifier(table.tenant)})) FROM {staging.delta} "
+        f"WHERE NOT {whose.sql} GROUP BY __hour",
+        parameters=whose.parameters,
         doing=f"looking for rows of other tenants in the delta for {table}",
     )
     return {hour_from(number): (count, example) for number, count, example in rows}

@@ -20,8 +20,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from backfill_platform.core.hours import HOUR, format_hour
-from backfill_platform.core.tables import Partitioning, Table
+from backfill_platform.core.hours import format_hour
+from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
@@ -98,7 +98,7 @@ class Staging:
         self.attempt = attempt
         self.hours = tuple(sorted(set(hours)))
         token = uuid.uuid4().hex[:8]
-        leased = partition_hours(table, self.hours) if heals else self.hours
+        leased = table.partition_hours(self.hours) if heals else self.hours
         self.lease = Lease(warehouse, table, leased, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds)
         self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
         self._prefix = f"__bf_{self.patch_name}"
@@ -351,14 +351,6 @@ class Staging:
                 "nothing was published, load again"
             )
         return sum(loaded.values())
-
-
-def partition_hours(table: Table, hours: Collection[datetime]) -> tuple[datetime, ...]:
-    """The hours and all that share a partition with them."""
-    if table.partitioning is Partitioning.HOUR:
-        return tuple(sorted(hours))
-    days = {hour.replace(hour=0) for hour in hours}
-    return tuple(day + number * HOUR for day in sorted(days) for number in range(24))
 
 
 def file_fingerprints(

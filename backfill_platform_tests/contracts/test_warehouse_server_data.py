@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 from urllib.parse import urlencode
 
 import clickhouse_connect
@@ -34,10 +35,10 @@ from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 ARROW = pa.table({"a": pa.array([a for a, _ in ROWS], pa.uint64()), "s": [s for _, s in ROWS]})
 
 
-def arrow_bytes(open_writer: Callable[..., object]) -> bytes:
+def arrow_bytes(open_writer: Callable[..., Any]) -> bytes:
     """ARROW as a stream or file of Arrow's."""
     sink = io.BytesIO()
-    with open_writer(sink, ARROW.schema) as writer:  # type: ignore[attr-defined]
+    with open_writer(sink, ARROW.schema) as writer:
         writer.write_table(ARROW)
     return sink.getvalue()
 

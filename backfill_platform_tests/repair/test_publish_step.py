@@ -235,7 +235,7 @@ def per_client(warehouse: Warehouse, sessions: Table) -> dict[int, int]:
     rows = warehouse.rows(
         f"SELECT client_id, sum(bytes * sign) FROM {target_name(sessions)} GROUP BY client_id", doing="looking"
     )
-    return dict(rows)  # type: ignore[arg-type]
+    return dict(rows)
 
 
 def test_a_contract_may_name_tenants(world: World, sessions: Table) -> None:
