@@ -26,7 +26,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Damage:
-    """Raw events with an event time in `[start, end)`, of the given tenants or of all, cannot be trusted.
+    """Raw events with an event time in `[start, end)`, of the given tenants and session keys or of all, cannot be trusted.
 
     Raises UsageError when the interval is empty.
     """
@@ -34,6 +34,7 @@ class Damage:
     start: datetime
     end: datetime
     tenants: tuple[str, ...] = ()
+    keys: frozenset[Hashable] | None = None
 
     def __post_init__(self) -> None:
         if self.end <= self.start:

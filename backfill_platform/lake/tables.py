@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -37,10 +38,12 @@ from backfill_platform.errors import LakeConflict, PreconditionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table as IcebergTable
 
 MAIN = "main"
 _ATTEMPTS = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
@@ -61,6 +64,18 @@ class LakeFile:
     hour: datetime
     rows: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
+
+    `spans` are the bounds, both included, of a timestamp column by URI; files without bounds are absent.
+    """
+
+    files: tuple[LakeFile, ...] = ()
+    empty: frozenset[datetime] = frozenset()
+    spans: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
 
 
 def quarantine_of(table: Table) -> Table:
@@ -157,10 +172,32 @@ class Lake:
             return set()
         return set(self.rows_by_hour(table)) | _empty_hours(found)
 
-    def snapshot_id(self, table: Table, *, branch: str = MAIN) -> int | None:
-        """The id of the branch's current snapshot."""
-        found = self._catalog.load_table(table.path).snapshot_by_name(branch)
-        return None if found is None else found.snapshot_id
+    def holdings(self, table: Table, time: str = "") -> Holdings:
+        """What `main` has, from the metadata alone, read once; with the spans of the timestamp column `time`."""
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return Holdings()
+        if found.current_snapshot() is None:
+            return Holdings(empty=frozenset(_empty_hours(found)))
+        column = found.schema().find_field(time).field_id if time else -1
+        files, spans = [], {}
+        for task in found.scan().plan_files():
+            files.append(_lake_file(task.file))
+            low, high = task.file.lower_bounds.get(column), task.file.upper_bounds.get(column)
+            if low is not None and high is not None:
+                spans[task.file.file_path] = (_moment(low), _moment(high))
+        files.sort(key=lambda file: (file.hour, file.uri))
+        return Holdings(tuple(files), frozenset(_empty_hours(found)), spans)
+
+    def gone(self, table: Table, files: Iterable[LakeFile]) -> set[str]:
+        """The URIs of files that the metadata names and the storage no longer has, or has in another size."""
+        uri = f"{self.root_uri}/data/{table.layer}/{table.name}"
+        local = local_path(uri)
+        filesystem, folder = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
+        listed = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=True))
+        there = {info.path: info.size for info in listed}
+        return {file.uri for file in files if there.get(f"{folder}{file.uri.removeprefix(uri)}", file.bytes + 1) != file.bytes}
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
@@ -264,17 +301,19 @@ class Lake:
         elif found.current_snapshot() is None:
             return []
         return sorted(
-            (
-                LakeFile(
-                    task.file.file_path,
-                    datetime.fromtimestamp(task.file.partition[0] * 3600, UTC),
-                    task.file.record_count,
-                    task.file.file_size_in_bytes,
-                )
-                for task in scan.plan_files()
-            ),
+            (_lake_file(task.file) for task in scan.plan_files()),
             key=lambda file: (file.hour, file.uri),
         )
+
+
+def _lake_file(file: DataFile) -> LakeFile:
+    hour = datetime.fromtimestamp(file.partition[0] * 3600, UTC)
+    return LakeFile(file.file_path, hour, file.record_count, file.file_size_in_bytes)
+
+
+def _moment(bound: bytes) -> datetime:
+    micros: Any = from_bytes(TimestamptzType(), bound)
+    return _EPOCH + timedelta(microseconds=int(micros))
 
 
 def _first_snapshot(found: IcebergTable) -> None:

@@ -17,9 +17,11 @@ from pandera.pyspark import DataFrameModel
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Node
+from backfill_platform.core.quiet import Quiet
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
+from backfill_platform.pipelines.code import code_digest
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.spark.schema_rules import rules_of
 from backfill_platform.streams.files import FileSource
@@ -45,7 +47,7 @@ class RawTable:
 
     `parse` takes a DataFrame with the column `line` and returns it with the schema's columns added, except the hour; what it
     cannot read becomes NULL and is caught by the schema's checks. `same_event` names the columns that make two rows the same
-    event delivered twice: both are landed and counted, and derived tables see the event once.
+    event delivered twice: both are landed and counted, and derived tables see the event once. `version` is as in DerivedTable.
     """
 
     name: str
@@ -54,6 +56,7 @@ class RawTable:
     event_time: str = "event_time"
     same_event: tuple[str, ...] = ()
     rules: tuple[RowRule | HourRule, ...] = ()
+    version: str = ""
 
     @cached_property
     def table(self) -> Table:
@@ -66,7 +69,8 @@ class DerivedTable:
 
     `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
     asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant`
-    is the one of them that says whose row it is, so that one tenant's rows can be undone alone.
+    is the one of them that says whose row it is, so that one tenant's rows can be undone alone. `version` replaces the digest
+    of the code by which hours that other code has built are known (`pipelines/code.py`).
     """
 
     layer: Layer
@@ -80,6 +84,7 @@ class DerivedTable:
     partitioning: Partitioning = Partitioning.DAY
     publish: bool = True
     tenant: str = ""
+    version: str = ""
 
     @cached_property
     def table(self) -> Table:
@@ -93,6 +98,7 @@ class Pipeline:
 
     `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
     `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
+    `quiet` are hours in which no events are expected.
     Raises SpecError when tables do not fit together.
     """
 
@@ -105,6 +111,7 @@ class Pipeline:
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
     seal_after: timedelta = timedelta(hours=1)
+    quiet: tuple[Quiet, ...] = ()
 
     def __post_init__(self) -> None:
         known = {self.raw.name}
@@ -158,6 +165,18 @@ class Pipeline:
         """The checks of a table: its schema's and its own."""
         declared = self.declared(name)
         return rules_of(declared.schema, declared.rules)
+
+    def code_version(self, name: str) -> str:
+        """The version of the code that computes a table: as declared, else a digest of it and of the table's declaration."""
+        declared = self.declared(name)
+        if declared.version:
+            return declared.version
+        function = declared.parse if isinstance(declared, RawTable) else declared.build
+        window = None if isinstance(declared, RawTable) else declared.window
+        rules = self.rules(name)
+        checks = tuple(rule.name for rule in (*rules.rows, *rules.blocking))
+        columns = tuple((column.name, str(column.type), column.nullable) for column in declared.table.columns)
+        return code_digest(function, window, columns, checks, *(rule.holds for rule in declared.rules))
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -38,8 +38,8 @@ class HourAudit:
     """What was computed for an hour and what became of it.
 
     `failures` counts rows by the row rule that they failed, and `samples` shows a few of them; `broken` names the rules that
-    the hour as a whole does not meet, with what is known of why. `intake` counts what was read, and `miscount` says what
-    of it is not accounted for.
+    the hour as a whole does not meet, with what is known of why. `content` is a hash of the rows, in whatever order. `intake`
+    counts what was read, and `miscount` says what of it is not accounted for.
     """
 
     computed: int = 0
@@ -49,6 +49,7 @@ class HourAudit:
     samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, int] = field(default_factory=dict)
+    content: int = 0
     intake: Mapping[str, int] = field(default_factory=dict)
     miscount: str = ""
 
@@ -185,6 +186,8 @@ def judge(
     counts = (F.count("*").alias("computed"), F.count_if(~is_good()).alias("rejected"))
     over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
+    # 32 bits of each hash, so that the sum of two billion rows is still a bigint.
+    over_good.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
     found_rows = marked.groupBy(_epoch(table)).agg(*counts, *over_good).collect()
     if homeless := sum(row["computed"] for row in found_rows if row["epoch"] is None):
         raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was written")
@@ -192,8 +195,7 @@ def judge(
     verdicts, failures = by_hour, {}
     if any(row["rejected"] for row in by_hour.values()):
         failures = _failures(marked, table, payload)
-        if over_good:
-            verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
+        verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
     audits = {}
     for hour, row in by_hour.items():
         found, failed = verdicts.get(hour), failures.get(hour, {})
@@ -204,6 +206,7 @@ def judge(
             # An hour without a good row has no verdict; it is refused as a whole.
             broken={rule.name: "" for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]},
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
+            content=0 if found is None or found["content"] is None else found["content"],
         )
     return audits
 

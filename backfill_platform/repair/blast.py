@@ -53,7 +53,7 @@ def _whole_where_missing(damage: Damage, landed: set[datetime]) -> Damage:
     first, last = damage.hours.start, damage.hours.end
     start = damage.start if first in landed else first
     end = damage.end if last - HOUR in landed else last
-    return Damage(start, end, damage.tenants)
+    return Damage(start, end, damage.tenants, damage.keys if (start, end) == (damage.start, damage.end) else None)
 
 
 def _reaching(lake: Lake, table: Table, ahead: UntilClosed, reached: HourRange, damage: Damage) -> dict[datetime, int]:
@@ -61,8 +61,10 @@ def _reaching(lake: Lake, table: Table, ahead: UntilClosed, reached: HourRange, 
     near = f"({ahead.ended} > '{(damage.start - ahead.gap).isoformat()}' or is_open = true)"
     begun = f"{ahead.started} < '{damage.start.isoformat()}'"
     hours = f"{table.hour} >= '{reached.start.isoformat()}' and {table.hour} < '{reached.end.isoformat()}'"
-    names = (table.hour, *((table.tenant,) if table.tenant else ()))
+    key = ahead.key if ahead.key in table.column_names else ""
+    names = tuple(name for name in dict.fromkeys((table.hour, table.tenant, key)) if name)
     rows = _of_tenants(lake.read(table, names, f"{hours} and {begun} and {near}"), table, table.tenant, damage)
+    rows = _of_keys(rows, key, damage)
     return dict(Counter(hour_of(hour) for hour in rows.column(table.hour).to_pylist()))
 
 
@@ -73,7 +75,7 @@ def _starting(pipeline: Pipeline, lake: Lake, table: Table, ahead: UntilClosed, 
     def by_key(start: datetime, end: datetime, pick: str) -> dict[Hashable, datetime]:
         names = tuple(dict.fromkeys((ahead.key, time, *((tenant,) if tenant else ()))))
         bounds = f"{time} >= '{start.isoformat()}' and {time} < '{end.isoformat()}'"
-        rows = _of_tenants(lake.read(raw, names, bounds), raw, tenant, damage)
+        rows = _of_keys(_of_tenants(lake.read(raw, names, bounds), raw, tenant, damage), ahead.key, damage)
         # Grouped where the rows are: there may be millions of them, and far fewer keys.
         found = rows.group_by(ahead.key).aggregate([(time, pick)])
         return dict(zip(found.column(ahead.key).to_pylist(), found.column(f"{time}_{pick}").to_pylist(), strict=True))
@@ -95,6 +97,14 @@ def _of_tenants(rows: pa.Table, table: Table, column: str, damage: Damage) -> pa
     if not damage.tenants or not column:
         return rows
     return rows.filter(pc.is_in(rows.column(column), value_set=_values(table, column, damage.tenants)))
+
+
+def _of_keys(rows: pa.Table, column: str, damage: Damage) -> pa.Table:
+    if damage.keys is None or not column:
+        return rows
+    import pyarrow as pa
+
+    return rows.filter(pc.is_in(rows.column(column), value_set=pa.array(list(damage.keys), rows.column(column).type)))
 
 
 def _values(table: Table, column: str, texts: tuple[str, ...]) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from backfill_platform.core.contract import ANYTHING
 from backfill_platform.core.identity import Fingerprint
-from backfill_platform.core.plan import Plan, Step
+from backfill_platform.core.plan import Action, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.lake.tables import MAIN, LakeFile
 from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
@@ -52,13 +52,17 @@ def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, sta
     """Note what landing or building did to each hour, with its counts."""
     table = step.node.table
     snapshot = context.lake.snapshot(table, branch=MAIN if step.promote else context.repair_id)
+    # The rows of other tenants stay as other code may have built them: such an hour has no one version.
+    version = "" if context.tenants and table.tenant else context.pipeline.code_version(table.name)
     context.ledger.append(
         LedgerEntry(
             attempt_id=context.repair_id,
             target=str(table),
             hour=outcome.hour,
-            mode=str(step.action),
+            # What a dry run builds never gets to `main`.
+            mode=str(step.action if step.promote else Action.DRY_RUN),
             status="refused" if outcome.error else "done",
+            desired=outcome.content,
             rows_read=_count(outcome, "rows_read"),
             rows_deduplicated=_count(outcome, "deduplicated"),
             rows_kept=_count(outcome, "rows"),
@@ -66,7 +70,7 @@ def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, sta
             snapshot_id=snapshot,
             reason="; ".join(filter(None, (context.reason, outcome.error))),
             started_at=started,
-            **_common(context, table),
+            **{**_common(context, table), "code_version": version},
         )
         for outcome in outcomes
     )
@@ -147,7 +151,8 @@ class Book:
                     str(result.status),
                     rows_kept=None if self._step is None else sum(file.rows for file in found),
                     rows_quarantined=(quarantined or {}).get(result.hour),
-                    input_digest=_digest(found),
+                    # With tenants, what is desired is not what the files hold: the others' rows are the warehouse's own.
+                    input_digest="" if tenants else input_digest(found),
                     snapshot_id=snapshot,
                     note="; ".join(filter(None, (whose, result.ailment, (notes or {}).get(result.hour, "")))),
                 )
@@ -200,11 +205,12 @@ def _common(context: Context, table: Table) -> dict[str, Any]:
     }
 
 
-def _digest(files: Sequence[LakeFile]) -> str:
+def input_digest(files: Iterable[LakeFile]) -> str:
     """Identifies the input of an hour: lake files are never changed, so their names and sizes do."""
-    if not files:
+    listed = sorted((file.uri, file.rows, file.bytes) for file in files)
+    if not listed:
         return ""
-    text = json.dumps(sorted((file.uri, file.rows, file.bytes) for file in files))
+    text = json.dumps(listed)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

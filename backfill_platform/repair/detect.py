@@ -1,27 +1,34 @@
 """Surveying a range: what the lake and the warehouse hold, hour by hour, and which hours are damaged.
 
-Truth comes from data: row counts from Iceberg metadata, fingerprints taken by ClickHouse of its own rows and of the lake's
-files. Nothing is written.
+Truth comes from data: row counts from Iceberg metadata, files from the storage, fingerprints taken by ClickHouse of its own
+rows and of the lake's files. A file never changes, so a fingerprint of it that the ledger has is not taken again. Nothing is
+written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from backfill_platform.core.gaps import Gap, lake_gaps, landing_gaps, stale_gaps, warehouse_gaps
+from backfill_platform.core.gaps import Gap, GapKind, Place, count_gaps, lake_gaps, landing_gaps, stale_gaps, warehouse_gaps
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.identity import EMPTY, Fingerprint
+from backfill_platform.core.quiet import quiet_hours
 from backfill_platform.core.tables import Table
-from backfill_platform.core.windows import NO_MARGIN, UntilClosed, stretches
-from backfill_platform.lake.tables import Lake, LakeFile
+from backfill_platform.lake.tables import Holdings, Lake, LakeFile
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.bookkeeping import input_digest
+from backfill_platform.repair.stale import Known, decided_sessions, stale_hours
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.outdated import decided_since
+from backfill_platform.warehouse.ddl import schema_hash
+from backfill_platform.warehouse.lake_files import file_fingerprints, file_tenants
+from backfill_platform.warehouse.ledger import Ledger
 from backfill_platform.warehouse.preconditions import target_exists
-from backfill_platform.warehouse.staging import Loading, file_fingerprints
+from backfill_platform.warehouse.staging import Loading
 
 Prints = Mapping[datetime, Fingerprint]
+_MOST_TENANTS = 20
+_HOURS_BY_TENANT = 200  # more damaged hours than these are not told apart by tenant
 
 
 @dataclass(frozen=True)
@@ -47,44 +54,144 @@ class Survey:
     gaps: tuple[Gap, ...]
 
 
-def survey(pipeline: Pipeline, hours: HourRange, lake: Lake, warehouse: Warehouse, loading: Loading = Loading.PULL) -> Survey:
-    """Look at every table of the pipeline over the half-open range of hours."""
+def survey(
+    pipeline: Pipeline,
+    hours: HourRange,
+    lake: Lake,
+    warehouse: Warehouse,
+    loading: Loading = Loading.PULL,
+    *,
+    now: datetime | None = None,
+) -> Survey:
+    """Look at every table of the pipeline over the half-open range of hours.
+
+    `now` bounds the hours of a live pipeline that may be stale; the end of the range by default.
+    """
+    ledger = Ledger(warehouse)
+    raw = pipeline.raw.table
+    holdings = {table.path: lake.holdings(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables}
+    history = {table.path: ledger.lake_history(str(table)) for table in pipeline.tables}
+    there = {path: _hours_of(held) for path, held in holdings.items()}
+    stale = stale_hours(pipeline, hours, Known(lake, holdings[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
     gaps: list[Gap] = []
-    built: dict[tuple[str, str], set[datetime]] = {}
     for node in pipeline.nodes:
-        table = node.table
-        here = built[table.path] = lake.built_hours(table)
-        state = TableState(table, lake.rows_by_hour(table, hours), frozenset(here))
+        table, held = node.table, holdings[node.table.path]
+        here = there[table.path]
+        gone = lake.gone(table, held.files)
+        every = _rows(held.files)
+        written = {hour: versions[-1] for hour, versions in history[table.path].items()}
+        found = _lost_files(table, hours, held.files, gone)
         if node.reads is None:
-            gaps += landing_gaps(str(table), hours, here)
+            quiet = quiet_hours(hours, pipeline.quiet, every, here)
+            found += landing_gaps(str(table), hours, here, every, quiet, written)
         else:
-            gaps += lake_gaps(str(table), str(node.reads), hours, here, built[node.reads.path])
+            found += lake_gaps(str(table), str(node.reads), hours, here, there[node.reads.path])
+        found += count_gaps(str(table), [hour for hour in hours if hour in here], every, written)
+        damaged = {gap.hour for gap in found}
+        state = TableState(table, {hour: rows for hour, rows in every.items() if hour in hours}, frozenset(here))
         if node.published:
-            state = _with_fingerprints(state, hours, lake.files(table, hours), warehouse, loading)
-            # An hour that the lake does not have is built first; until then there is nothing to compare with.
-            comparable = [hour for hour in hours if hour in here]
-            gaps += warehouse_gaps(f"warehouse/{table.name}", comparable, state.lake, state.net, state.final)
-        ahead = node.window.lookahead
-        if node.published and isinstance(ahead, UntilClosed) and target_exists(warehouse, table) and here:
-            landed = built[pipeline.raw.table.path]
-            parts, _ = stretches([hour for hour in hours if hour in here], landed, NO_MARGIN, pipeline.start, pipeline.end)
-            for part in parts:
-                outdated = decided_since(
-                    warehouse, table, part.hours, ended=ahead.ended, gap=ahead.gap, cap=ahead.cap, horizon=part.horizon
-                )
-                gaps += stale_gaps(str(table), outdated)
+            # An hour that the lake has lost is built first; until then there is nothing to compare with.
+            comparable = [hour for hour in hours if hour in here and hour not in damaged]
+            files = [file for file in held.files if file.hour in hours and file.hour not in damaged]
+            state = _with_fingerprints(state, hours, comparable, files, warehouse, ledger, loading)
+            judged = warehouse_gaps(f"warehouse/{table.name}", hours, state.lake, state.net, state.final, set(comparable))
+            gaps += _with_tenants(judged, table, files, warehouse, loading)
+            reasons = dict(stale[table.path])
+            if target_exists(warehouse, table):
+                decided = decided_sessions(pipeline, node, [hour for hour in hours if hour in here], warehouse, there[raw.path])
+                reasons = {**decided, **reasons}
+        else:
+            reasons = dict(stale[table.path])
+        found += stale_gaps(str(table), {hour: why for hour, why in reasons.items() if hour in here})
+        gaps += _first_of_each_hour(found)
         states.append(state)
     return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)))
 
 
+def _hours_of(held: Holdings) -> set[datetime]:
+    return {file.hour for file in held.files} | held.empty
+
+
+def _rows(files: Iterable[LakeFile]) -> dict[datetime, int]:
+    counts: dict[datetime, int] = {}
+    for file in files:
+        counts[file.hour] = counts.get(file.hour, 0) + file.rows
+    return counts
+
+
+def _lost_files(table: Table, hours: HourRange, files: Iterable[LakeFile], gone: Collection[str]) -> list[Gap]:
+    if not gone:
+        return []
+    by_hour: dict[datetime, list[LakeFile]] = {}
+    for file in files:
+        if file.hour in hours:
+            by_hour.setdefault(file.hour, []).append(file)
+    found = []
+    for hour, own in by_hour.items():
+        lost = [file for file in own if file.uri in gone]
+        if lost:
+            kind = GapKind.MISSING if len(lost) == len(own) else GapKind.SHORT
+            rows = sum(file.rows for file in lost)
+            evidence = f"{len(lost)} of {len(own)} files with {rows} rows are gone from the storage, or damaged"
+            found.append(Gap(str(table), hour, Place.LAKE, kind, evidence))
+    return found
+
+
+def _first_of_each_hour(gaps: Iterable[Gap]) -> list[Gap]:
+    """One gap for each hour of a table: the first, which is the one to be mended first."""
+    found: dict[datetime, Gap] = {}
+    for gap in gaps:
+        found.setdefault(gap.hour, gap)
+    return list(found.values())
+
+
 def _with_fingerprints(
-    state: TableState, hours: HourRange, files: list[LakeFile], warehouse: Warehouse, loading: Loading
+    state: TableState,
+    hours: HourRange,
+    comparable: Collection[datetime],
+    files: list[LakeFile],
+    warehouse: Warehouse,
+    ledger: Ledger,
+    loading: Loading,
 ) -> TableState:
     table, every = state.table, list(hours)
-    lake = file_fingerprints(warehouse, table, every, [file.uri for file in files], loading)
+    by_hour: dict[datetime, list[LakeFile]] = {hour: [] for hour in comparable}
+    for file in files:
+        by_hour[file.hour].append(file)
+    schema = (warehouse.server_version, schema_hash(table))
+    lake = dict.fromkeys(every, EMPTY)
+    for hour, entry in ledger.last_published(str(table), every).items():
+        own = by_hour.get(hour)
+        comparable_entry = entry.desired is not None and (entry.server_version, entry.schema_hash) == schema
+        if own and comparable_entry and entry.input_digest == input_digest(own):
+            lake[hour] = entry.desired or EMPTY
+            del by_hour[hour]
+    unknown = {hour: own for hour, own in by_hour.items() if own}
+    lake |= file_fingerprints(warehouse, table, list(unknown), [file.uri for own in unknown.values() for file in own], loading)
     if target_exists(warehouse, table):
         net, final = fingerprints.net(warehouse, table, every), fingerprints.final(warehouse, table, every)
     else:
         net = final = dict.fromkeys(every, EMPTY)
     return replace(state, published=True, lake=lake, net=net, final=final)
+
+
+def _with_tenants(
+    gaps: list[Gap], table: Table, files: Iterable[LakeFile], warehouse: Warehouse, loading: Loading
+) -> list[Gap]:
+    """The gaps with the tenants whose rows differ, where rows belong to tenants and the damage is not boundless."""
+    hours = {gap.hour for gap in gaps}
+    if not table.tenant or not hours or len(hours) > _HOURS_BY_TENANT or not target_exists(warehouse, table):
+        return gaps
+    want = file_tenants(warehouse, table, hours, [file.uri for file in files if file.hour in hours], loading)
+    have, read = fingerprints.by_tenant(warehouse, table, hours), fingerprints.by_tenant(warehouse, table, hours, final=True)
+    found = []
+    for gap in gaps:
+        one, two, three = (prints.get(gap.hour, {}) for prints in (want, have, read))
+        names = sorted({*one, *two, *three})
+        if gap.kind is GapKind.UNHEALTHY:
+            differing = [name for name in names if two.get(name, EMPTY) != three.get(name, EMPTY)]
+        else:
+            differing = [name for name in names if one.get(name, EMPTY) != two.get(name, EMPTY)]
+        found.append(replace(gap, tenants=tuple(differing[:_MOST_TENANTS])))
+    return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import HOUR, format_hour
+from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import stretches
@@ -226,5 +227,6 @@ def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Co
             "quarantined": audit.quarantined,
             **audit.measures,
         }
-        outcomes.append(HourOutcome(step.asset, hour, audit.error, facts, audit.checks(rules)))
+        content = Fingerprint(audit.written, audit.content)
+        outcomes.append(HourOutcome(step.asset, hour, audit.error, facts, audit.checks(rules), content=content))
     return outcomes

@@ -38,7 +38,7 @@ def plans_after(pipeline: Pipeline, lake: Lake, hour: datetime, now: datetime) -
     raw, landed = pipeline.raw.table, lake.built_hours(pipeline.raw.table)
     # An event from the future is used when its own hour lands.
     changed = {one for one in _event_hours(pipeline, lake, hour) if pipeline.start <= one <= max(landed)} | {hour}
-    radii = [find_blast_radius(pipeline, lake, Damage(one.start, one.end), now) for one in _apart(pipeline, changed)]
+    radii = [find_blast_radius(pipeline, lake, Damage(one.start, one.end), now) for one in apart(pipeline, changed)]
     there = {table.path: landed if table == raw else lake.built_hours(table) for table in pipeline.tables}
     tables = []
     for node in pipeline.nodes:
@@ -60,7 +60,7 @@ def _event_hours(pipeline: Pipeline, lake: Lake, hour: datetime) -> set[datetime
     return {hour_of(moment) for moment in pc.unique(pc.floor_temporal(rows.column(time), unit="hour")).to_pylist()}
 
 
-def _apart(pipeline: Pipeline, hours: set[datetime]) -> list[HourRange]:
+def apart(pipeline: Pipeline, hours: set[datetime]) -> list[HourRange]:
     """The hours as ranges so far apart that what one changes does not depend on what changes in another.
 
     Then the radii add up: a session that both reach begins in an hour that the earlier one names. One event that is a month

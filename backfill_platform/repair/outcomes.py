@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import AssetPath, Step
 
 Fact = int | float | str | bool
@@ -34,7 +35,8 @@ class CheckResult:
 class HourOutcome:
     """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise.
 
-    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over.
+    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over. `content` is a
+    fingerprint of the rows that a lake step has written.
     """
 
     asset: AssetPath
@@ -44,6 +46,7 @@ class HourOutcome:
     checks: tuple[CheckResult, ...] = ()
     tables: tuple[Rows, ...] = ()
     due: datetime | None = None
+    content: Fingerprint | None = None
 
     @property
     def failed(self) -> bool:

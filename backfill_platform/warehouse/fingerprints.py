@@ -72,6 +72,31 @@ def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths
     return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=FILE_SETTINGS)
 
 
+def by_tenant(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    *,
+    final: bool = False,
+    source: str = "",
+    settings: Settings | None = None,
+) -> dict[datetime, dict[str, Fingerprint]]:
+    """For each hour and tenant that has rows: of the net state, of FINAL, or of another source of rows without a sign."""
+    where = within(table, hours)
+    sign = "toInt64(1)" if final or source else f"toInt64({identifier(SIGN)})"
+    rows = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, toString({identifier(table.tenant)}) AS __tenant, {_sums(table, sign)} "
+        f"FROM {source or target_name(table)}{' FINAL' if final else ''} WHERE {where.sql} GROUP BY __hour, __tenant",
+        parameters=where.parameters,
+        settings=settings,
+        doing=f"taking the fingerprints of the tenants of {table}",
+    )
+    found: dict[datetime, dict[str, Fingerprint]] = {}
+    for number, tenant, count, hash_ in rows:
+        found.setdefault(hour_from(number), {})[tenant] = Fingerprint(count, hash_)
+    return found
+
+
 def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
     """Of the net state of whole partitions of the target, whatever hours they hold."""
     rows = warehouse.rows(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from backfill_platform.core.gaps import Written
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.warehouse.client import Row, Warehouse
 from backfill_platform.warehouse.sql import qualified, range_rows
@@ -216,6 +217,22 @@ class Ledger:
         self.append(
             replace(entry, status="abandoned", finished_at=now) for entry in open_ if dead.get(entry.hour) == entry.attempt_id
         )
+
+    def lake_history(self, target: str) -> dict[datetime, list[Written]]:
+        """All that was ever promoted of each hour of a lake table, oldest first."""
+        rows = self._warehouse.rows(
+            "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
+            f"code_version FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') AND status = 'done' "
+            "ORDER BY hour, finished_at",
+            parameters={"target": target},
+            doing="reading the ledger",
+        )
+        found: dict[datetime, list[Written]] = {}
+        for number, repair, started, finished, kept, count, content, version in rows:
+            known = None if count is None else Fingerprint(count, content)
+            written = Written(repair, started, finished, kept, known, version)
+            found.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
+        return found
 
     def last_published(self, target: str, hours: Collection[datetime]) -> dict[datetime, LedgerEntry]:
         """What the newest publish or undo of each hour claims to have left, of those that were verified."""

@@ -23,7 +23,6 @@ from typing import Any
 from backfill_platform.core.hours import format_hour
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
-from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import column_definitions, database_statement
 from backfill_platform.warehouse.leases import LEASE_SECONDS, Lease, live_holders
@@ -51,9 +50,9 @@ PATCHES_DATABASE = "backfill_patches"
 _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
-_INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
+INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
 # clickhouse-connect sends rows once more when the answer is lost: the desired table remembers their tokens.
-_REMEMBERED_INSERTS = 1000
+REMEMBERED_INSERTS = 1000
 
 OnStep = Callable[[str], None]
 
@@ -178,7 +177,7 @@ class Staging:
         columns = ", ".join(column_definitions(self.table))
         self.warehouse.command(
             f"CREATE TABLE {self.desired} ({columns}) ENGINE = MergeTree ORDER BY ({names(sorting_key(self.table))}) "
-            f"SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
+            f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
         self.warehouse.command(
@@ -225,12 +224,12 @@ class Staging:
         if paths and loading is Loading.PULL:
             self.warehouse.command(
                 f"INSERT INTO {self.desired} ({names(self.table.column_names)}) {files_source(self.table, paths)}",
-                settings={**FILE_SETTINGS, **_INSERT_SETTINGS, "insert_deduplicate": 0},
+                settings={**FILE_SETTINGS, **INSERT_SETTINGS, "insert_deduplicate": 0},
                 query_id=self.query_id("load"),
                 doing=f"loading {len(paths)} files of the lake for {self.table}",
             )
         elif paths:
-            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=_INSERT_SETTINGS)
+            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
@@ -251,7 +250,7 @@ class Staging:
             f"INSERT INTO {self.desired} ({columns}) "
             f"SELECT {columns} FROM ({self.target.stored(where.sql)}) WHERE NOT {whose.sql}",
             parameters=whose.parameters | where.parameters,
-            settings={**_INSERT_SETTINGS, "insert_deduplicate": 0},
+            settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
             query_id=self.query_id("others"),
             doing=f"keeping the rows of other tenants of {self.table}",
         )
@@ -330,7 +329,7 @@ class Staging:
             f"{self._prefix}_desired",
             self.table.column_names,
             batch,
-            settings={**_INSERT_SETTINGS, "insert_deduplication_token": f"{self.lease.holder}:rows:{number}"},
+            settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{self.lease.holder}:rows:{number}"},
             doing=f"loading {len(batch)} rows for {self.table}",
         )
 
@@ -351,29 +350,6 @@ class Staging:
                 "nothing was published, load again"
             )
         return sum(loaded.values())
-
-
-def file_fingerprints(
-    warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
-) -> fingerprints.Fingerprints:
-    """Fingerprints of the lake's files, with their values in the types of the target. Rows of other hours do not count.
-
-    Files that are pushed go through a table that is gone afterwards. Raises as `Staging.load_files` does.
-    """
-    if loading is Loading.PULL or not uris:
-        return fingerprints.files(warehouse, table, hours, uris)
-    warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
-    scratch = qualified(STAGING_DATABASE, f"__bf_scratch_{uuid.uuid4().hex}")
-    warehouse.command(
-        f"CREATE TABLE {scratch} ({', '.join(column_definitions(table))}) ENGINE = MergeTree ORDER BY tuple() "
-        f"SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS}",
-        doing=f"creating a table to look at {table} of the lake",
-    )
-    try:
-        push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=_INSERT_SETTINGS)
-        return fingerprints.states(warehouse, table, hours, source=scratch)
-    finally:
-        warehouse.drop(scratch, doing=f"dropping {scratch}")
 
 
 def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:

@@ -65,9 +65,9 @@ def put(lake: Lake, table: Table, files: dict[datetime, list[str]]) -> None:
 
 
 def test_a_new_table_is_empty_and_asking_for_it_again_changes_nothing(lake: Lake, table: Table) -> None:
-    first = lake.snapshot_id(table)
+    first = lake.snapshot(table)
     lake.ensure(table)
-    assert lake.snapshot_id(table) == first
+    assert lake.snapshot(table) == first
     assert (lake.files(table), lake.rows_by_hour(table), lake.built_hours(table)) == ([], {}, set())
 
 
@@ -79,14 +79,14 @@ def test_a_table_with_other_columns_is_refused_by_name(lake: Lake, table: Table)
 
 def test_what_is_staged_is_seen_on_its_branch_only_until_promoted(lake: Lake, table: Table, write: Writer) -> None:
     put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
-    before = lake.snapshot_id(table)
+    before = lake.snapshot(table)
     lake.stage(table, "r1", [hour(1), hour(2)], {hour(1): write(hour(1), 7), hour(2): write(hour(2), 2)})
     assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 5}
-    assert lake.snapshot_id(table) == before
+    assert lake.snapshot(table) == before
     assert lake.rows_by_hour(table, branch="r1") == {hour(0): 5, hour(1): 7, hour(2): 2}
     lake.promote(table, "r1", [hour(1)])
     assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 7}
-    assert lake.snapshot_id(table, branch="r1") is None
+    assert lake.snapshot(table, branch="r1") is None
 
 
 def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write: Writer) -> None:
@@ -182,7 +182,7 @@ def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, ta
     lake.stage(table, "r1", [hour(0)], {hour(0): write(hour(0), 3)})
     lake.discard(table, "r1", "r1")
     assert not folder.exists()
-    assert lake.snapshot_id(table, branch="r1") is None
+    assert lake.snapshot(table, branch="r1") is None
     lake.discard(table, "r1", "r1")
 
 
@@ -192,7 +192,7 @@ def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, 
     lake.stage(table, "dead", [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
     lake.sweep(table)
     assert not folder.exists()
-    assert lake.snapshot_id(table, branch="dead") is None
+    assert lake.snapshot(table, branch="dead") is None
 
 
 def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:

@@ -92,12 +92,12 @@ def test_a_dry_run_reports_the_difference_and_changes_nothing(published: World) 
     published.damage(published.hourly, "DELETE", hour(3))
     published.lake.remove_hours(published.pipeline.derived[0].table, [hour(1)])
     tables = [kept for table in published.pipeline.tables for kept in (table, quarantine_of(table))]
-    before = (published.net(), [published.lake.snapshot_id(table) for table in tables])
+    before = (published.net(), [published.lake.snapshot(table) for table in tables])
     files = sorted(path for path in (published.folder / "lake" / "data").rglob("*.parquet"))
 
     outcomes = published.run(published.dry_runs)
 
-    assert (published.net(), [published.lake.snapshot_id(table) for table in tables]) == before
+    assert (published.net(), [published.lake.snapshot(table) for table in tables]) == before
     assert sorted(path for path in (published.folder / "lake" / "data").rglob("*.parquet")) == files
     found = outcomes[("dry_run", published.sessions)]
     rows = wanted[published.sessions][hour(2)].rows
