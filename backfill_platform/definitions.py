@@ -7,8 +7,10 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
+from backfill_platform.orchestration.gap_checks import gap_checks, look_job_name
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
+from backfill_platform.orchestration.sensors import Job, gap_sensor
 from backfill_platform.orchestration.undo import undo_job
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.settings import Settings, load_settings
@@ -21,16 +23,20 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     pipelines = load_pipelines(settings.pipelines).values()
     partitions = shared_partitions(pipelines)
-    assets = [pipeline_assets(pipeline, partitions) for pipeline in pipelines]
+    assets, checks, sensors = [], [], []
+    jobs: list[Job] = []
+    for pipeline in pipelines:
+        assets.append(pipeline_assets(pipeline, partitions))
+        checks.append(gap_checks(pipeline, partitions))
+        repair = dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(assets[-1]))
+        look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
+        jobs += [undo_job(pipeline), repair, look]
+        sensors.append(gap_sensor(pipeline, repair, look))
     return dg.Definitions(
         assets=assets,
-        jobs=[
-            *(undo_job(pipeline) for pipeline in pipelines),
-            *(
-                dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(definition))
-                for pipeline, definition in zip(pipelines, assets, strict=True)
-            ),
-        ],
+        asset_checks=checks,
+        jobs=jobs,
+        sensors=sensors,
         resources={**build_resources(settings), **(overrides or {})},
         executor=dg.in_process_executor,
     )

@@ -7,22 +7,23 @@ unmaterialized without holding back the others, and "failed and missing" re-runs
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_platform.core.hours import format_hour, partition_key
 from backfill_platform.core.identity import repair_id
-from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
+from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.orchestration.attention import NOTHING_WAITS, TEXTS, attention, judged
 from backfill_platform.orchestration.partitions import hours_of_run
-from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.request import Margins, RepairConfig, Request
 from backfill_platform.orchestration.show import (
     check_metadata,
     column_schema,
@@ -34,9 +35,10 @@ from backfill_platform.orchestration.show import (
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
-from backfill_platform.repair.engine import Context, run
-from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
+from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.repair.outcomes import Event, HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
+from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
 from backfill_platform.warehouse.client import Warehouse
 
@@ -71,6 +73,7 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
     )
     def materialize(  # type: ignore[no-untyped-def]  # Dagster reads outputs into any annotation, and there are none
         context: dg.AssetExecutionContext,
+        config: RepairConfig,
         spark: LazyPySparkResource,
         connections: dg.ResourceParam[Connections],
         listener: dg.ResourceParam[Listener],
@@ -78,10 +81,11 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         selected = [(key.path[0], key.path[1]) for key in context.selected_asset_keys]
         failed: list[HourOutcome] = []
         try:
-            plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
-            with open_context(context, pipeline, connections, lambda: spark.spark_session) as repair:
+            request = Request.from_tags(config.with_tags(context.run.tags))
+            plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), request.assets(selected))
+            with open_context(context, pipeline, connections, lambda: spark.spark_session, request) as repair:
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
-                for event in run(plan, repair):
+                for event in _walk(plan, repair, request):
                     listener(event)
                     if isinstance(event, StepStarted):
                         asset = "/".join(event.step.asset)
@@ -107,6 +111,15 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
     return materialize
 
 
+def _walk(plan: Plan, repair: Context, request: Request) -> Iterator[Event]:
+    """Walk the plan, after landing what its windows need around it, in one repair."""
+    plans: tuple[Plan, ...] = (plan,)
+    if request.margins is Margins.LAND:
+        plans = with_margins(plans, repair.pipeline, repair.lake, repair.clock())
+    for one in plans:
+        yield from run(one, repair if one is plan else replace(repair, landing=Landing.MISSING))
+
+
 def pool_name(pipeline: str) -> str:
     """The pool by which Dagster lets one run at a time write the tables of a pipeline."""
     return f"pipeline_{pipeline}"
@@ -118,13 +131,12 @@ def open_context(
     pipeline: Pipeline,
     connections: Connections,
     spark: Callable[[], Any],
-    reason: str = "",
+    request: Request,
 ) -> Iterator[Context]:
     """What a repair in this run works with; the warehouse is opened once, when it is first needed.
 
-    Raises UsageError for tags of the run that cannot be read.
+    Raises UsageError for a contract that cannot be used.
     """
-    request = Request.from_tags(context.run.tags)
     with ExitStack() as stack:
 
         @cache
@@ -138,7 +150,7 @@ def open_context(
             warehouse,
             clock=lambda: datetime.now(UTC),
             repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
-            reason=reason or request.reason,
+            reason=request.reason,
             requester=request.requester,
             code_version=version("backfill-platform"),
             contract=request.limits(),
@@ -195,7 +207,7 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
         by_asset = {node.table.path: names}
         if node.published:
             by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
-            by_asset[(WAREHOUSE, node.table.name)] = list(PUBLISH_CHECKS)
+            by_asset[(WAREHOUSE, node.table.name)] = [*PUBLISH_CHECKS, NOTHING_WAITS]
         texts = _check_texts(pipeline, node.table.name)
         for path, checks in by_asset.items():
             specs += [
@@ -212,7 +224,7 @@ def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
     for check in audits:
         text = check.description or check.name.replace("_", " ")
         texts[check.name] = f"{text}. {blocks if check.blocking else 'It holds nothing back.'}"
-    return {name: text[0].upper() + text[1:] for name, text in texts.items()}
+    return {name: text[0].upper() + text[1:] for name, text in (texts | TEXTS).items()}
 
 
 def _first_line(error: Exception) -> str:
@@ -241,35 +253,27 @@ def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: s
     )
     for evaluation in _evaluations(context, asset, finished.outcomes):
         context.log_event(evaluation)
+    for evaluation in attention(context.instance, finished.step, finished.outcomes, repair):
+        context.log_event(evaluation)
 
 
 def _evaluations(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     declared = {key.name for key in context.selected_asset_check_keys if key.asset_key == asset}
-    keys = {partition_key(outcome.hour) for outcome in outcomes}
-    # The web page shows a check of an hour only when it names the materialization that it judged.
-    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=keys
-    )
+    known = judged(context.instance, asset, [partition_key(outcome.hour) for outcome in outcomes])
     for outcome in outcomes:
-        key = partition_key(outcome.hour)
-        judged = None
-        if key in storage_ids and not outcome.error:
-            judged = AssetCheckEvaluationTargetMaterializationData(
-                storage_id=storage_ids[key], run_id=context.run.run_id, timestamp=datetime.now(UTC).timestamp()
-            )
         for check in outcome.checks:
             if check.name in declared:
                 yield dg.AssetCheckEvaluation(
                     asset_key=asset,
                     check_name=check.name,
                     passed=check.passed,
-                    partition=key,
+                    partition=partition_key(outcome.hour),
                     severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
                     description=check.description,
                     metadata=check_metadata(check),
-                    target_materialization_data=judged,
+                    target_materialization_data=known.get(partition_key(outcome.hour)),
                 )
 
 

@@ -1,6 +1,6 @@
 """The one partitions object that all assets share, and the hours of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import dagster as dg
 
@@ -41,3 +41,10 @@ def range_tags(hours: HourRange) -> dict[str, str]:
         "dagster/asset_partition_range_start": partition_key(hours.start),
         "dagster/asset_partition_range_end": partition_key(hours.end - HOUR),
     }
+
+
+def hours_of_tags(tags: Mapping[str, str]) -> HourRange | None:
+    """The hours of a run by its tags: a range of partitions, or one. None for a run without."""
+    first = tags.get("dagster/asset_partition_range_start") or tags.get("dagster/partition")
+    last = tags.get("dagster/asset_partition_range_end") or first
+    return None if first is None or last is None else HourRange(parse_hour(first), parse_hour(last) + HOUR)

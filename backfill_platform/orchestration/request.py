@@ -1,14 +1,21 @@
 """What a person or a sensor asks of a repair besides hours and assets: one set of run tags, read and written here alone.
 
-The same tags come from a backfill launched in the web page, from the command line and from the GraphQL API.
+The same tags come from a backfill launched in the web page, from the command line and from the GraphQL API. The launchpad's
+configuration is turned into the same tags, so that there is one parser.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import dagster as dg
+from pydantic import Field
 
 from backfill_platform.core.contract import Contract
+from backfill_platform.core.plan import DRY_RUN, AssetPath
+from backfill_platform.core.tables import Layer
 from backfill_platform.errors import UsageError
 from backfill_platform.repair.engine import Landing
 
@@ -19,9 +26,37 @@ LANDING_TAG = "backfill/landing"
 HEAL_TAG = "backfill/heal"
 UNSEALED_TAG = "backfill/unsealed"
 TENANTS_TAG = "backfill/tenants"
+MODE_TAG = "backfill/mode"
+MARGINS_TAG = "backfill/margins"
 PROCESS_TAG = "backfill/process"  # written by us, never by people
-_TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG, TENANTS_TAG)
+_TAGS = (
+    MODE_TAG,
+    REASON_TAG,
+    REQUESTER_TAG,
+    CONTRACT_TAG,
+    TENANTS_TAG,
+    MARGINS_TAG,
+    LANDING_TAG,
+    HEAL_TAG,
+    UNSEALED_TAG,
+)
 _SENSOR = "dagster/sensor_name"
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Mode(StrEnum):
+    """What a run does with the assets it was launched for."""
+
+    PUBLISH = "publish"  # materializes them
+    DRY_RUN = "dry-run"  # materializes the dry runs of their tables instead
+
+
+class Margins(StrEnum):
+    """What is done about raw hours around the range that its windows need and that have not landed."""
+
+    LAND = "land"
+    NONE = "none"  # nothing: hours that need them are named and left as they are
 
 
 @dataclass(frozen=True)
@@ -35,6 +70,8 @@ class Request:
     heal: bool = False
     unsealed: bool = False
     tenants: tuple[str, ...] = ()
+    mode: Mode = Mode.PUBLISH
+    margins: Margins = Margins.LAND
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
@@ -46,18 +83,16 @@ class Request:
             contract = json.loads(tags[CONTRACT_TAG]) if CONTRACT_TAG in tags else None
         except ValueError as error:
             raise UsageError(f"the tag {CONTRACT_TAG} is no JSON: {error}") from error
-        try:
-            landing = Landing(tags.get(LANDING_TAG, Landing.SAFE))
-        except ValueError:
-            raise UsageError(f"the tag {LANDING_TAG} is one of {', '.join(Landing)}, not '{tags[LANDING_TAG]}'") from None
         request = cls(
             tags.get(REASON_TAG, ""),
             tags.get(REQUESTER_TAG, tags.get(_SENSOR, "dagster")),
             contract,
-            landing,
+            _choice(tags, LANDING_TAG, Landing.SAFE),
             _flag(tags, HEAL_TAG),
             _flag(tags, UNSEALED_TAG),
             _tenants(tags),
+            _choice(tags, MODE_TAG, Mode.PUBLISH),
+            _choice(tags, MARGINS_TAG, Margins.LAND),
         )
         request.limits()
         return request
@@ -65,15 +100,68 @@ class Request:
     def to_tags(self) -> dict[str, str]:
         """The tags that `from_tags` reads as this request."""
         tags = {REASON_TAG: self.reason, REQUESTER_TAG: self.requester, LANDING_TAG: str(self.landing)}
+        tags |= {MODE_TAG: str(self.mode), MARGINS_TAG: str(self.margins)}
         if self.contract is not None:
             tags[CONTRACT_TAG] = json.dumps(self.contract)
         if self.tenants:
             tags[TENANTS_TAG] = json.dumps(self.tenants)
         return tags | {name: "true" for name, asked in ((HEAL_TAG, self.heal), (UNSEALED_TAG, self.unsealed)) if asked}
 
+    def assets(self, chosen: Collection[AssetPath]) -> tuple[AssetPath, ...]:
+        """What is materialized for the assets that a run was launched for: in a dry run, the dry runs of their tables.
+
+        Raises UsageError when none of them is shown by a dry run: raw tables are not.
+        """
+        if self.mode is Mode.PUBLISH:
+            return tuple(chosen)
+        found = tuple(dict.fromkeys((DRY_RUN, name) for prefix, name in chosen if prefix != Layer.RAW))
+        if not found:
+            raise UsageError(
+                "a dry run shows what would change in the warehouse; choose a table that is published, not a raw one"
+            )
+        return found
+
     def limits(self) -> Contract:
         """The contract. Raises UsageError naming what cannot be used."""
         return Contract.parse({} if self.contract is None else self.contract)
+
+
+class RepairConfig(dg.Config):
+    """What can be said in the launchpad; each field is the run tag of the same name, and may be left out."""
+
+    mode: str | None = Field(None, description="publish (default), or dry-run: show what it would change, publish nothing")
+    reason: str | None = Field(None, description="why; kept in the ledger and sent to the watchers")
+    contract: dict[str, Any] | None = Field(
+        None, description="what may change: hours, tables, columns, tenants, max_changed_share, max_metric_change"
+    )
+    tenants: list[str] | None = Field(None, description="repair only rows of these tenants")
+    margins: str | None = Field(
+        None, description="land (default): also land the raw hours around the range that it needs and lacks; none: do not"
+    )
+    landing: str | None = Field(None, description="raw hours that have landed: safe (default), missing or replace")
+    heal: bool | None = Field(None, description="also repair hours whose states and cancels do not match")
+    unsealed: bool | None = Field(None, description="also publish to hours that live writers may still write")
+
+    def with_tags(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """The tags of the run and those that the configuration stands for.
+
+        Raises UsageError where both say something else about the same.
+        """
+        found = dict(tags)
+        for name, value in self.model_dump(exclude_none=True).items():
+            tag = f"backfill/{name}"
+            text = value if isinstance(value, str) else json.dumps(value)
+            if tag in tags and tags[tag] != text:
+                raise UsageError(f"{name} is '{text}' in the configuration of the run and '{tags[tag]}' in its tag {tag}")
+            found[tag] = text
+        return found
+
+
+def _choice(tags: Mapping[str, str], name: str, default: Choice) -> Choice:
+    try:
+        return type(default)(tags.get(name, default))
+    except ValueError:
+        raise UsageError(f"the tag {name} is one of {', '.join(type(default))}, not '{tags[name]}'") from None
 
 
 def _tenants(tags: Mapping[str, str]) -> tuple[str, ...]:

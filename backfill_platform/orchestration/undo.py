@@ -1,5 +1,6 @@
 """The job that undoes a repair, for the launchpad and the command line."""
 
+from dataclasses import replace
 from typing import NoReturn
 
 import dagster as dg
@@ -8,6 +9,7 @@ from pydantic import Field
 from backfill_platform.core.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.orchestration.assets import open_context, pool_name
+from backfill_platform.orchestration.request import Request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.undo import Undone, describe, undo
@@ -36,7 +38,9 @@ def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
     ) -> dict[str, object]:
         try:
-            with open_context(context, pipeline, connections, _no_spark, f"undo of {config.repair}") as repair:
+            asked = Request.from_tags(context.run.tags)
+            request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
+            with open_context(context, pipeline, connections, _no_spark, request) as repair:
                 tables = list(undo(repair, config.repair, config.hours(), config.tenant))
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pandera.pyspark import DataFrameModel
 
+from backfill_platform.core.code import code_digest
+from backfill_platform.core.gap_requests import GapPolicy
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import Node
 from backfill_platform.core.quiet import Quiet
 from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
-from backfill_platform.pipelines.code import code_digest
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.spark.schema_rules import rules_of
 from backfill_platform.streams.files import FileSource
@@ -70,7 +71,7 @@ class DerivedTable:
     `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
     asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant`
     is the one of them that says whose row it is, so that one tenant's rows can be undone alone. `version` replaces the digest
-    of the code by which hours that other code has built are known (`pipelines/code.py`).
+    of the code by which hours that other code has built are known (`core/code.py`).
     """
 
     layer: Layer
@@ -98,7 +99,7 @@ class Pipeline:
 
     `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
     `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
-    `quiet` are hours in which no events are expected.
+    `quiet` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks by himself.
     Raises SpecError when tables do not fit together.
     """
 
@@ -112,6 +113,7 @@ class Pipeline:
     owners: tuple[str, ...] = ()
     seal_after: timedelta = timedelta(hours=1)
     quiet: tuple[Quiet, ...] = ()
+    on_gaps: GapPolicy | None = None
 
     def __post_init__(self) -> None:
         known = {self.raw.name}

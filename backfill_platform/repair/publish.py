@@ -31,6 +31,7 @@ MATCHES_LAKE = "matches_lake"
 WITHIN_CONTRACT = "within_contract"
 DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CONTRACT)
 PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CONTRACT)
+DIFFERENCES = ("rows_changed", "rows_only_in_warehouse", "rows_only_in_lake")  # facts of an hour; others say nothing differs
 
 StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 
@@ -173,12 +174,8 @@ def _outcome(
     if suspect:
         facts["views_to_rebuild"] = suspect
     if diff is not None:
-        facts |= {
-            "rows_matched": diff.matched,
-            "rows_changed": diff.changed,
-            "rows_only_in_warehouse": diff.only_there,
-            "rows_only_in_lake": diff.only_here,
-        }
+        differing = dict(zip(DIFFERENCES, (diff.changed, diff.only_there, diff.only_here), strict=True))
+        facts |= {"rows_matched": diff.matched, **differing}
     good = result.status not in (Status.REFUSED, Status.UNVERIFIED)
     if step.action is Action.PUBLISH:
         text = "net state, FINAL and the lake have one fingerprint"

@@ -24,11 +24,12 @@ def repair_assets(pipeline: Pipeline, lake: Lake, hours: HourRange) -> tuple[Ass
 def with_margins(plans: Sequence[Plan], pipeline: Pipeline, lake: Lake, now: datetime) -> tuple[Plan, ...]:
     """The plans, after plans that land the raw hours which the windows of their builds need and nobody has landed.
 
-    Hours that are not over at `now`, or that the pipeline does not have, are left out. One plan per contiguous range.
+    A dry run lands nothing. Hours that are not over at `now`, or that the pipeline does not have, are left out. One plan per
+    contiguous range.
     """
     raw = pipeline.raw.table
     steps = [step for plan in plans for step in plan.steps]
-    built = [step for step in steps if step.action is Action.BUILD and step.node.reads == raw]
+    built = [step for step in steps if step.action is Action.BUILD and step.node.reads == raw and step.promote]
     needed = {one for step in built for hour in step.hours for one in step.node.window.needs(hour, pipeline.start)}
     there = lake.built_hours(raw) | {hour for step in steps if step.action is Action.LAND for hour in step.hours}
     missing = needed.intersection(pipeline.hours_until(now)) - there

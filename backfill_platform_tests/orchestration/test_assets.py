@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
@@ -22,8 +22,8 @@ from backfill_platform.pipelines import clickstream
 from backfill_platform.settings import Settings
 from backfill_platform.spark.checks import HourRule
 from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.staging import Loading
 from backfill_platform_tests.events import hour, random_clicks
+from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.repair.world import World, with_rule
 
 if TYPE_CHECKING:
@@ -33,28 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignor
 
 HOURS = HourRange(hour(0), hour(3))
 PROJECT = Path(__file__).parents[2]
-
-
-class SparkHolder:
-    """Gives the session of the test run to assets that expect dagster-pyspark's resource."""
-
-    def __init__(self, session: "SparkSession") -> None:
-        self.spark_session = session
-
-
-class Opened:
-    """Gives the lake and the warehouse of a test's world to the assets."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.patch_days = 30
-        self.loading = Loading.PULL
-
-    def lake(self) -> Any:
-        return self.world.lake
-
-    def warehouse(self) -> Warehouse:
-        return self.world.warehouse
 
 
 @dataclass

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from backfill_platform.core.code import code_digest
 from backfill_platform.pipelines.clickstream import pipeline
-from backfill_platform.pipelines.code import code_digest
 
 MODULE = '''
 from datetime import timedelta

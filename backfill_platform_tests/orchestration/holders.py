@@ -1,0 +1,32 @@
+"""What the assets of a test are given instead of the resources of the product: the engines that all tests share."""
+
+from typing import TYPE_CHECKING, Any
+
+from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.warehouse.staging import Loading
+from backfill_platform_tests.repair.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkHolder:
+    """Gives the session of the test run to assets that expect dagster-pyspark's resource."""
+
+    def __init__(self, session: "SparkSession") -> None:
+        self.spark_session = session
+
+
+class Opened:
+    """Gives the lake and the warehouse of a test's world to the assets."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.patch_days = 30
+        self.loading = Loading.PULL
+
+    def lake(self) -> Any:
+        return self.world.lake
+
+    def warehouse(self) -> Warehouse:
+        return self.world.warehouse
