@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from backfill_platform import terminal
+from backfill_platform.cli_check import check
 from backfill_platform.cli_live import live
 from backfill_platform.cli_options import on_range, pipeline_and_hours, warehouse_of
 from backfill_platform.cli_repair import dry_run, plan, run
@@ -205,6 +206,7 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
         return found, {state.table.path: check_claims(warehouse, state.table, state.net) for state in published}
 
 
+main.add_command(check)
 main.add_command(live)
 main.add_command(plan)
 main.add_command(dry_run)

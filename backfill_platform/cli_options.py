@@ -1,12 +1,14 @@
 """Options and look-ups that several commands share. Nothing heavy is imported before a command needs it."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from backfill_platform.core.blast import Damage
+from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange, parse_hour, parse_moment
 from backfill_platform.errors import UsageError
 from backfill_platform.settings import Settings
@@ -98,3 +100,17 @@ def warehouse_of(settings: Settings) -> Any:
     from backfill_platform.local import open_warehouse
 
     return open_warehouse(settings)
+
+
+def read_contract(file: TextIO | None) -> Any:
+    """The contract as plain values, checked. Raises UsageError naming the file."""
+    if file is None:
+        return None
+    import yaml
+
+    try:
+        limits = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file.name} is no YAML: {error}") from error
+    Contract.parse(limits)
+    return json.loads(json.dumps(limits, default=str))

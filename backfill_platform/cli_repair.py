@@ -4,7 +4,6 @@ All three work on the same value: a tuple of plans, one per contiguous range of 
 `plan` explains it, the others walk it, one Dagster run per plan.
 """
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -21,16 +20,15 @@ from backfill_platform.cli_options import (
     on_range,
     parse_damage,
     pipeline_and_hours,
+    read_contract,
     reason_text,
     select,
     unsealed_flag,
     warehouse_of,
 )
 from backfill_platform.core.blast import BlastRadius, Damage
-from backfill_platform.core.contract import Contract
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import Action, Plan, make_plan
-from backfill_platform.errors import UsageError
 from backfill_platform.settings import Settings, load_settings
 
 Plans = tuple[BlastRadius | None, tuple[Plan, ...]]
@@ -115,7 +113,7 @@ def dry_run(
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     declared.check_tenants(tenants)
-    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "tenants": tenants}
+    asked = {"reason": reason, "contract": read_contract(contract), "heal": heal, "tenants": tenants}
 
     def choose(lake: Any) -> Plans:
         if damage is None:
@@ -161,7 +159,8 @@ def run(
     declared.check_tenants(tenants)
     # Hours that have landed are closed: they are landed again only when they are damaged, or somebody names the raw table.
     landing = {"landing": "missing"} if damage is None and not names else {}
-    asked = {"reason": reason, "contract": _read_contract(contract), "heal": heal, "unsealed": unsealed}
+    # The plans have their margins already; who names assets wants none.
+    asked = {"reason": reason, "contract": read_contract(contract), "heal": heal, "unsealed": unsealed, "margins": "none"}
     asked |= {"tenants": tenants, **landing}
     reports = _run(settings, declared, _repair(declared, hours, damage, names), output, asked)
     sys.exit(0 if _all_well(reports) else 1)
@@ -243,17 +242,3 @@ def _damage_facts(radius: BlastRadius) -> dict[str, Any]:
     ]
     damage = radius.damage
     return {"damaged_from": damage.start, "damaged_to": damage.end, "affected": affected}
-
-
-def _read_contract(file: TextIO | None) -> Any:
-    """The contract as plain values, checked. Raises UsageError naming the file."""
-    if file is None:
-        return None
-    import yaml
-
-    try:
-        limits = yaml.safe_load(file)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file.name} is no YAML: {error}") from error
-    Contract.parse(limits)
-    return json.loads(json.dumps(limits, default=str))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -20,9 +20,13 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.settings import Settings
+from backfill_platform.spark.session import session_options, use_this_interpreter
 from backfill_platform.stack import running_services
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.embedded import connect_or_start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,25 @@ def open_warehouse(settings: Settings) -> Iterator[Warehouse]:
     embedded = nullcontext() if settings.clickhouse_url is not None else connect_or_start(settings.warehouse_dir)
     with embedded, closing(Connections(settings).warehouse()) as warehouse:
         yield warehouse
+
+
+@contextmanager
+def open_spark(settings: Settings) -> Iterator["SparkSession"]:
+    """A Spark session: on the server of `backfill up` if that is running, else in this process; ended with the block."""
+    from pyspark.sql import SparkSession
+
+    services = running_services(settings)
+    remote = settings.spark_remote or (services.spark_remote if services else None)
+    use_this_interpreter()
+    builder = SparkSession.builder
+    options = session_options(master=settings.spark_master, remote=remote, driver_memory=settings.spark_driver_memory)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def _error(result: dg.ExecuteInProcessResult) -> str:

@@ -32,7 +32,7 @@ def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backfill:
 
 def test_help_names_every_command_and_is_quick(backfill: Backfill) -> None:
     text = backfill("--help").output
-    for name in ("up", "demo", "plan", "dry-run", "run", "live", "verify", "gaps", "ledger"):
+    for name in ("up", "demo", "plan", "dry-run", "run", "check", "live", "verify", "gaps", "ledger"):
         assert f"\n  {name} " in text
     code = "import sys; import backfill_platform.cli; print(*(m for m in ('dagster', 'pyspark', 'pandas') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -51,6 +51,8 @@ def test_help_names_every_command_and_is_quick(backfill: Backfill) -> None:
         (("run", "clickstream", *ONE_HOUR, "--select", "warehouse/nobody"), "has no asset warehouse/nobody; it has"),
         (("plan", "clickstream"), "Missing option '--from'; or give --damaged-from and --damaged-to instead of a range"),
         (("run", "clickstream", "--from", "1998-04-30T22"), "Missing option '--to'"),
+        (("check", "clickstream"), "Missing option '--from'"),
+        (("check", "clickstream", *ONE_HOUR, "--select", "raw/nobody"), "has no asset raw/nobody; it has"),
         (("live", "nobody"), "there is no pipeline 'nobody'; there are: clickstream"),
         (("live", "clickstream", "--from", "now"), "'now' is not an hour"),
         (("run", "clickstream", *ONE_HOUR, "--damaged-from", "1998-04-30T22"), "not both"),

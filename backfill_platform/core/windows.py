@@ -76,6 +76,11 @@ class Window:
         ahead = self.lookahead.cap if isinstance(self.lookahead, UntilClosed) else self.lookahead
         return HourRange(hour_of(start - ahead), hour_after(end + self.lookback))
 
+    def around(self, hours: HourRange) -> HourRange:
+        """The hours that may be read to build the given ones; open keys are followed for as long as their cap."""
+        ahead = self.lookahead.cap if isinstance(self.lookahead, UntilClosed) else self.lookahead
+        return HourRange(hour_of(hours.start - self.lookback), hour_after(hours.end + ahead))
+
     def needs(self, hour: datetime, origin: datetime) -> HourRange:
         """The hours of the source that must be there before `hour` can be built: its own and those of fixed margins.
 

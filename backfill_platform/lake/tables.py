@@ -190,14 +190,18 @@ class Lake:
         files.sort(key=lambda file: (file.hour, file.uri))
         return Holdings(tuple(files), frozenset(_empty_hours(found)), spans)
 
-    def gone(self, table: Table, files: Iterable[LakeFile]) -> set[str]:
-        """The URIs of files that the metadata names and the storage no longer has, or has in another size."""
-        uri = f"{self.root_uri}/data/{table.layer}/{table.name}"
-        local = local_path(uri)
-        filesystem, folder = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-        listed = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=True))
-        there = {info.path: info.size for info in listed}
-        return {file.uri for file in files if there.get(f"{folder}{file.uri.removeprefix(uri)}", file.bytes + 1) != file.bytes}
+    def gone(self, files: Collection[LakeFile]) -> set[str]:
+        """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""
+        if not files:
+            return set()
+        local = [local_path(file.uri) for file in files]
+        if all(local):
+            infos = pyarrow.fs.LocalFileSystem().get_file_info(local)
+        else:
+            filesystem, _ = pyarrow.fs.FileSystem.from_uri(self.root_uri)
+            infos = filesystem.get_file_info([pyarrow.fs.FileSystem.from_uri(file.uri)[1] for file in files])
+        # The size of what is not there is unknown.
+        return {file.uri for file, info in zip(files, infos, strict=True) if info.size != file.bytes}
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""

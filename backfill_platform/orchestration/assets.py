@@ -21,7 +21,7 @@ from backfill_platform.core.identity import repair_id
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
-from backfill_platform.orchestration.attention import NOTHING_WAITS, TEXTS, attention, judged
+from backfill_platform.orchestration.attention import TEXTS, attention, judged
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.request import Margins, RepairConfig, Request
 from backfill_platform.orchestration.show import (
@@ -36,7 +36,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.engine import Context, Landing, run
-from backfill_platform.repair.outcomes import Event, HourOutcome, Listener, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome, Listener, StepFinished, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name

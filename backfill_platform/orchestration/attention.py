@@ -9,11 +9,9 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from backfill_platform.core.hours import format_hour, partition_key
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, Action, Step
 from backfill_platform.orchestration.show import hour_metadata
-from backfill_platform.repair.outcomes import HourOutcome
+from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, HourOutcome
 from backfill_platform.repair.publish import DIFFERENCES
 
-NO_GAP = "no_gap"
-NOTHING_WAITS = "nothing_waits"
 TEXTS = {
     NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. It holds nothing back.",
     NOTHING_WAITS: "No repair of the hour waits for a person: no dry run differs from the warehouse, no publish was refused. "

@@ -13,11 +13,12 @@ from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import partition_key
 from backfill_platform.core.plan import WAREHOUSE
 from backfill_platform.errors import BackfillError, TransientError, UsageError
-from backfill_platform.orchestration.attention import NO_GAP, TEXTS, evaluation, judged
+from backfill_platform.orchestration.attention import TEXTS, evaluation, judged
 from backfill_platform.orchestration.partitions import hours_of_tags
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.detect import survey
+from backfill_platform.repair.outcomes import NO_GAP
 
 
 def look_job_name(pipeline: str) -> str:

@@ -78,7 +78,7 @@ def survey(
     for node in pipeline.nodes:
         table, held = node.table, holdings[node.table.path]
         here = there[table.path]
-        gone = lake.gone(table, held.files)
+        gone = lake.gone([file for file in held.files if file.hour in hours])
         every = _rows(held.files)
         written = {hour: versions[-1] for hour, versions in history[table.path].items()}
         found = _lost_files(table, hours, held.files, gone)

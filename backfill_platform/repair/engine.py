@@ -5,7 +5,7 @@ An hour that fails a step is named and left as it was; later steps skip what dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,7 +19,7 @@ from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import stretches
 from backfill_platform.errors import UsageError
-from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
+from backfill_platform.lake.tables import MAIN, Lake, LakeFile, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
 from backfill_platform.repair.bookkeeping import begin, lake_step
@@ -144,6 +144,11 @@ def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> 
     facts: Mapping[str, Fact] = {}
     if hours:
         files = lake.files(table, hours, branch=context.repair_id if step.from_branch else MAIN)
+        if gone := _hours_of(files, lake.gone(files)):
+            outcomes += _named(step, {hour: _unreadable(table, hour) for hour in gone})
+            hours = [hour for hour in hours if hour not in gone]
+            files = [file for file in files if file.hour not in gone]
+    if hours:
         published, facts = publish_step(step, hours, files, since, context)
         outcomes += published
     return StepFinished(step, facts, outcomes)
@@ -176,11 +181,15 @@ def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
         alone = set(step.hours) - context.lake.built_hours(step.node.table)
         outcomes += _named(step, dict.fromkeys(alone, _ALONE))
     there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
+    near = [] if step.from_branch else context.lake.files(source, step.node.window.around(step.hours))
+    gone = _hours_of(near, context.lake.gone(near))
     hours = [hour for hour in step.hours if hour not in alone]
-    parts, lacking = stretches(hours, there - set(bad), step.node.window, pipeline.start, pipeline.end)
+    parts, lacking = stretches(hours, there - set(bad) - gone, step.node.window, pipeline.start, pipeline.end)
     for hour, at in lacking.items():
         if at in bad:
             outcomes.append(_waiting(step, hour, source, bad[at]))
+        elif at in gone:
+            outcomes.append(HourOutcome(step.asset, hour, _unreadable(source, at)))
         elif at + HOUR > context.clock():
             due = step.node.window.needs(hour, pipeline.start).end
             outcomes.append(HourOutcome(step.asset, hour, _not_due(source, at, due), due=due))
@@ -210,6 +219,16 @@ def _lost(table: Table, hour: datetime) -> str:
         f"the lake does not have {table} of {format_hour(hour)}: it was never built, or is lost. Materialize {table} of that "
         "hour first, so that nothing is taken for missing that merely cannot be seen"
     )
+
+
+def _unreadable(table: Table, hour: datetime) -> str:
+    return (
+        f"files of {table} of {format_hour(hour)} are gone from the lake's storage, or damaged; materialize {table} of it again"
+    )
+
+
+def _hours_of(files: Iterable[LakeFile], uris: Collection[str]) -> set[datetime]:
+    return {file.hour for file in files if file.uri in uris}
 
 
 def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Context) -> list[HourOutcome]:

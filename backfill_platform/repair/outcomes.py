@@ -9,6 +9,10 @@ from backfill_platform.core.plan import AssetPath, Step
 
 Fact = int | float | str | bool
 
+# Checks of hours that hold nothing back: what the detector finds, and what waits for a person.
+NO_GAP = "no_gap"
+NOTHING_WAITS = "nothing_waits"
+
 
 @dataclass(frozen=True)
 class Rows:
