@@ -50,6 +50,7 @@ class Written:
     rows: int | None
     content: Fingerprint | None
     code_version: str
+    snapshot_id: int | None = None
 
 
 def landing_gaps(

@@ -70,11 +70,12 @@ class LakeFile:
 class Holdings:
     """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
 
-    `spans` are the bounds, both included, of a timestamp column by URI; files without bounds are absent.
+    `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a timestamp column by URI; files without bounds are absent.
     """
 
     files: tuple[LakeFile, ...] = ()
     empty: frozenset[datetime] = frozenset()
+    snapshots: frozenset[int] = frozenset()
     spans: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
 
 
@@ -188,7 +189,8 @@ class Lake:
             if low is not None and high is not None:
                 spans[task.file.file_path] = (_moment(low), _moment(high))
         files.sort(key=lambda file: (file.hour, file.uri))
-        return Holdings(tuple(files), frozenset(_empty_hours(found)), spans)
+        snapshots = frozenset(snapshot.snapshot_id for snapshot in found.snapshots())
+        return Holdings(tuple(files), frozenset(_empty_hours(found)), snapshots, spans)
 
     def gone(self, files: Collection[LakeFile]) -> set[str]:
         """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""

@@ -17,7 +17,7 @@ from backfill_platform.core.tables import Table
 from backfill_platform.lake.tables import Holdings, Lake, LakeFile
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.bookkeeping import input_digest
-from backfill_platform.repair.stale import Known, decided_sessions, stale_hours
+from backfill_platform.repair.stale import History, Known, decided_sessions, stale_hours
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import schema_hash
@@ -70,7 +70,7 @@ def survey(
     ledger = Ledger(warehouse)
     raw = pipeline.raw.table
     holdings = {table.path: lake.holdings(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables}
-    history = {table.path: ledger.lake_history(str(table)) for table in pipeline.tables}
+    history = {table.path: _of_this_lake(ledger.lake_history(str(table)), holdings[table.path]) for table in pipeline.tables}
     there = {path: _hours_of(held) for path, held in holdings.items()}
     stale = stale_hours(pipeline, hours, Known(lake, holdings[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
@@ -107,6 +107,12 @@ def survey(
         gaps += _first_of_each_hour(found)
         states.append(state)
     return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)))
+
+
+def _of_this_lake(history: History, held: Holdings) -> History:
+    """Without what was written to another lake, whose ledger is in the same warehouse: its snapshots are not ours."""
+    own = {hour: [one for one in versions if one.snapshot_id in held.snapshots] for hour, versions in history.items()}
+    return {hour: versions for hour, versions in own.items() if versions}
 
 
 def _hours_of(held: Holdings) -> set[datetime]:

@@ -222,15 +222,15 @@ class Ledger:
         """All that was ever promoted of each hour of a lake table, oldest first."""
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
-            f"code_version FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') AND status = 'done' "
+            f"code_version, snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') AND status = 'done' "
             "ORDER BY hour, finished_at",
             parameters={"target": target},
             doing="reading the ledger",
         )
         found: dict[datetime, list[Written]] = {}
-        for number, repair, started, finished, kept, count, content, version in rows:
+        for number, repair, started, finished, kept, count, content, version, snapshot in rows:
             known = None if count is None else Fingerprint(count, content)
-            written = Written(repair, started, finished, kept, known, version)
+            written = Written(repair, started, finished, kept, known, version, snapshot)
             found.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
         return found
 
