@@ -70,7 +70,8 @@ class LakeFile:
 class Holdings:
     """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
 
-    `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a timestamp column by URI; files without bounds are absent.
+    `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a
+    timestamp column by URI; files without bounds are absent.
     """
 
     files: tuple[LakeFile, ...] = ()

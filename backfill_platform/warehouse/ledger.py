@@ -222,8 +222,8 @@ class Ledger:
         """All that was ever promoted of each hour of a lake table, oldest first."""
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
-            f"code_version, snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') AND status = 'done' "
-            "ORDER BY hour, finished_at",
+            f"code_version, snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') "
+            "AND status = 'done' ORDER BY hour, finished_at",
             parameters={"target": target},
             doing="reading the ledger",
         )
