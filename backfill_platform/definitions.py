@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
+from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.orchestration.undo import undo_job
@@ -21,11 +22,12 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     pipelines = load_pipelines(settings.pipelines).values()
     partitions = shared_partitions(pipelines)
-    assets = [pipeline_assets(pipeline, partitions) for pipeline in pipelines]
+    notices = {pipeline.name: Notices.of(pipeline, settings) for pipeline in pipelines}
+    assets = [pipeline_assets(pipeline, partitions, notices[pipeline.name]) for pipeline in pipelines]
     return dg.Definitions(
         assets=assets,
         jobs=[
-            *(undo_job(pipeline) for pipeline in pipelines),
+            *(undo_job(pipeline, notices[pipeline.name]) for pipeline in pipelines),
             *(
                 dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(definition))
                 for pipeline, definition in zip(pipelines, assets, strict=True)

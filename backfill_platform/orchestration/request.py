@@ -19,14 +19,18 @@ LANDING_TAG = "backfill/landing"
 HEAL_TAG = "backfill/heal"
 UNSEALED_TAG = "backfill/unsealed"
 TENANTS_TAG = "backfill/tenants"
+ROUTINE_TAG = "backfill/routine"
 PROCESS_TAG = "backfill/process"  # written by us, never by people
-_TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG, TENANTS_TAG)
+_TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG, TENANTS_TAG, ROUTINE_TAG)
 _SENSOR = "dagster/sensor_name"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired."""
+    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired.
+
+    A `routine` run is told to watchers only when it fails or waits for a person.
+    """
 
     reason: str = ""
     requester: str = "dagster"
@@ -35,6 +39,7 @@ class Request:
     heal: bool = False
     unsealed: bool = False
     tenants: tuple[str, ...] = ()
+    routine: bool = False
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
@@ -58,6 +63,7 @@ class Request:
             _flag(tags, HEAL_TAG),
             _flag(tags, UNSEALED_TAG),
             _tenants(tags),
+            _flag(tags, ROUTINE_TAG),
         )
         request.limits()
         return request
@@ -69,7 +75,8 @@ class Request:
             tags[CONTRACT_TAG] = json.dumps(self.contract)
         if self.tenants:
             tags[TENANTS_TAG] = json.dumps(self.tenants)
-        return tags | {name: "true" for name, asked in ((HEAL_TAG, self.heal), (UNSEALED_TAG, self.unsealed)) if asked}
+        flags = {HEAL_TAG: self.heal, UNSEALED_TAG: self.unsealed, ROUTINE_TAG: self.routine}
+        return tags | {name: "true" for name, asked in flags.items() if asked}
 
     def limits(self) -> Contract:
         """The contract. Raises UsageError naming what cannot be used."""

@@ -34,7 +34,8 @@ class CheckResult:
 class HourOutcome:
     """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise.
 
-    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over.
+    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over. `asks` says that
+    nothing is broken: the repair refused the hour, and a person may allow it.
     """
 
     asset: AssetPath
@@ -44,6 +45,7 @@ class HourOutcome:
     checks: tuple[CheckResult, ...] = ()
     tables: tuple[Rows, ...] = ()
     due: datetime | None = None
+    asks: bool = False
 
     @property
     def failed(self) -> bool:
