@@ -46,7 +46,7 @@ class Mail:
         mail["Date"] = formatdate()
         mail["Message-ID"] = make_msgid(domain=self._sender.rpartition("@")[2] or "localhost")
         mail["Auto-Submitted"] = "auto-generated"  # keeps out-of-office answers away
-        mail.set_content(message.text)
+        mail.set_content(message.text, cte="quoted-printable")  # not every server takes 8 bits
         try:
             with self._connect() as server:
                 if self._security == "starttls":
