@@ -14,6 +14,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.settings import Settings, WatcherSettings
 
 _SHORTEST_SECRET = 6  # a shorter one is part of ordinary words
+_SHORTEST_TOKEN = 12  # in the path of a webhook, which has ordinary words as well
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def _secrets(settings: Settings) -> Iterable[str]:
         if watcher.webhook is not None:
             url = watcher.webhook.get_secret_value()
             parts = urlsplit(url)
-            found += [url, parts.path + (f"?{parts.query}" if parts.query else ""), parts.path, parts.query]
+            # Errors show it without its host, or in pieces: /services/TEAM/CHANNEL/TOKEN.
+            words = [word for word in parts.path.split("/") if len(word) >= _SHORTEST_TOKEN]
+            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, *words]
         if watcher.email is not None:
             found.append(watcher.email.password.get_secret_value())
     urls = [settings.lake_catalog_uri or "", settings.s3_endpoint_url or ""]
