@@ -12,6 +12,7 @@ from typing import Any
 from backfill_platform.core.hours import HourRange, format_hour, merge_hours
 from backfill_platform.core.messages import Kind, Message
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath
+from backfill_platform.core.tables import Layer
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import HourOutcome
 from backfill_platform.repair.publish import CHANGED_COLUMNS, WITHIN_CONTRACT
@@ -155,7 +156,7 @@ def _why(asked: Asked) -> list[str]:
     by = f" (asked by {asked.requester})" if asked.requester else ""
     if asked.undoes:
         return [f"Takes back what the repair {asked.undoes} published{by}"]
-    return [f"What was wrong: {_short(asked.reason) or 'no reason was given'}{by}"]
+    return [f"What was wrong: {_short(asked.reason)}{by}" if asked.reason else f"No reason was given{by}"]
 
 
 def _which(asked: Asked, hours: Iterable[datetime]) -> list[str]:
@@ -172,8 +173,10 @@ def _changes(asked: Asked, changes: dict[AssetPath, _Change]) -> list[str]:
     lines = []
     for asset, change in changes.items():
         name = "/".join(asset)
-        if asset[0] not in (DRY_RUN, WAREHOUSE):
-            lines.append(f"- {name}: {_hours(len(change.done))} rebuilt in the lake")
+        if asset[0] not in _IN_CLICKHOUSE:
+            if not asked.rehearses:  # a dry run throws what it builds away
+                did = "landed" if asset[0] == Layer.RAW else "rebuilt"
+                lines.append(f"- {name}: {_hours(len(change.done))} {did} in the lake")
         elif not change.changed:
             lines.append(f"- {name}: nothing to change in {_hours(len(change.done))}, {change.untouched:,} rows untouched")
         else:
@@ -195,7 +198,7 @@ def _affected(asked: Asked, tables: Sequence[str]) -> list[str]:
     if not tables:
         return []
     pipeline = asked.pipeline
-    names = [str(table) for table in pipeline.published if table.name in tables]
+    names = [".".join(table.path) for table in pipeline.published if table.name in tables]
     lines = [f"Who {'would be' if asked.rehearses else 'is'} affected: readers of {', '.join(names)} in ClickHouse"]
     reached = set(tables)
     for node in pipeline.nodes:
