@@ -2,6 +2,7 @@
 
 import json
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,14 @@ def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
     with pytest.raises(SettingsError, match=said) as caught:
         load(monkeypatch, value)
     assert "verysecret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_example_of_the_readme_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    example = readme.partition("BACKFILL_WATCHERS='")[2].partition("'\n")[0]
+    watchers = load(monkeypatch, example).watchers
+    assert list(watchers) == ["web-team", "on-call"]
+    assert watchers["on-call"].email is not None
 
 
 def test_other_settings_that_are_no_json_are_still_named(monkeypatch: pytest.MonkeyPatch) -> None:
