@@ -11,6 +11,7 @@ from backfill_platform.cli_check import check
 from backfill_platform.cli_live import live
 from backfill_platform.cli_options import on_range, pipeline_and_hours, warehouse_of
 from backfill_platform.cli_repair import dry_run, plan, run
+from backfill_platform.cli_watchers import watchers
 from backfill_platform.core.hours import HOUR, HourRange, format_hour, merge_hours, parse_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.errors import BackfillError, UsageError
@@ -211,6 +212,7 @@ main.add_command(live)
 main.add_command(plan)
 main.add_command(dry_run)
 main.add_command(run)
+main.add_command(watchers)
 
 if __name__ == "__main__":
     main()

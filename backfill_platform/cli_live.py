@@ -61,7 +61,7 @@ def _land(platform: Any, declared: Any, hour: datetime) -> bool:
     from backfill_platform.orchestration.request import Request
     from backfill_platform.repair.engine import Landing
 
-    asked = Request(reason="live", landing=Landing.MISSING)
+    asked = Request(reason="live", landing=Landing.MISSING, routine=True)
     report = platform.run(declared, HourRange(hour, hour + HOUR), (declared.raw.table.path,), asked)
     return _told(report, f"{format_hour(hour)}: ")
 
@@ -73,7 +73,7 @@ def _follow(platform: Any, declared: Any, hour: datetime) -> bool:
     began = time.monotonic()
     well, done = True, []
     for plan in plans_after(declared, platform.lake, hour, datetime.now(UTC)):
-        asked = Request(reason=f"live: after {format_hour(hour)}", unsealed=True)
+        asked = Request(reason=f"live: after {format_hour(hour)}", unsealed=True, routine=True)
         report = platform.run(declared, plan.hours, plan.assets, asked)
         well &= _told(report, f"{plan.hours}: ")
         done += report.outcomes

@@ -202,8 +202,10 @@ def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], outp
             for number, one in enumerate(plans, 1):
                 if len(plans) > 1:
                     progress.say(f"run {number} of {len(plans)}: {one.hours}")
-                reports.append(platform.run(declared, one.hours, one.assets, Request(**asked)))
                 lands_only = all(step.action is Action.LAND for step in one.steps)
+                # That margins have landed is no news to watchers; what is built from them is.
+                routine = lands_only and number < len(plans)
+                reports.append(platform.run(declared, one.hours, one.assets, Request(**asked, routine=routine)))
                 if radius is not None and lands_only and not reports[-1].success:
                     left = list(plans[number:])
                     break

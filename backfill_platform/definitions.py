@@ -8,6 +8,7 @@ import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.gap_checks import gap_checks, look_job_name
+from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.orchestration.sensors import Job, gap_sensor
@@ -26,11 +27,12 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     assets, checks, sensors = [], [], []
     jobs: list[Job] = []
     for pipeline in pipelines:
-        assets.append(pipeline_assets(pipeline, partitions))
+        notices = Notices.of(pipeline, settings)
+        assets.append(pipeline_assets(pipeline, partitions, notices))
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
-        jobs += [undo_job(pipeline), repair, look]
+        jobs += [undo_job(pipeline, notices), repair, look]
         sensors.append(gap_sensor(pipeline, repair, look))
     return dg.Definitions(
         assets=assets,

@@ -12,14 +12,16 @@
     │   ├── UnsealedHour        live writers may still write the hour
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
-    │   └── WarehouseError      ClickHouse refused a statement
+    │   ├── WarehouseError      ClickHouse refused a statement
+    │   └── Undeliverable       a message to a watcher was refused
     └── TransientError          trying again may well work
         ├── WarehouseUnavailable    no connection, time-out
         ├── WarehouseLocked     another embedded warehouse owns the folder
         ├── LakeConflict        another writer committed to the same lake table first
         ├── HourLeased          another repair is at work on the hour
         ├── LeaseLost           this repair slept longer than its lease
-        └── ConcurrentWriter    a live writer keeps changing the hour between diff and publish
+        ├── ConcurrentWriter    a live writer keeps changing the hour between diff and publish
+        └── ChannelUnavailable  what should carry a message to a watcher does not answer
 
 Each message says what happened and what to do about it.
 """
@@ -77,6 +79,10 @@ class WarehouseError(PermanentError):
     """ClickHouse refused a statement."""
 
 
+class Undeliverable(PermanentError):
+    """A message to a watcher was refused; sending it again is of no use."""
+
+
 class TransientError(BackfillError):
     """Trying again may well work."""
 
@@ -103,3 +109,11 @@ class LeaseLost(TransientError):
 
 class ConcurrentWriter(TransientError):
     """A live writer keeps changing an hour between the diff and the publish."""
+
+
+class ChannelUnavailable(TransientError):
+    """What should carry a message to a watcher does not answer. `retry_after`: it asked for so many seconds of peace."""
+
+    def __init__(self, text: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after

@@ -7,19 +7,81 @@ Every setting has a default that works on a fresh machine; production changes it
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from backfill_platform.core.messages import Kind, redact
 from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import SettingsError
+
+_PORTS = {"none": 25, "starttls": 587, "tls": 465}
+
+
+class EmailSettings(BaseModel):
+    """How a watcher is reached by e-mail. Without `port` it is the usual one: 587, 465 with tls, 25 with none."""
+
+    # Values may be secrets: what is wrong is said without them.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    to: tuple[str, ...] = Field(min_length=1, description="addresses")
+    sender: str = Field(alias="from", description="address of the sender")
+    host: str = Field(description="the SMTP server")
+    port: int = Field(0, ge=0, le=65535, description="its port; 0: the usual one")
+    security: Literal["starttls", "tls", "none"] = Field("starttls", description="how the connection is encrypted")
+    user: str | None = Field(None, description="name to log in with, if the server wants one")
+    password: SecretStr = Field(SecretStr(""), description="password to log in with")
+
+    @model_validator(mode="after")
+    def _sound(self) -> "EmailSettings":
+        if self.security == "none" and self.user is not None:
+            raise ValueError("security none would send the password readable for everybody; use starttls or tls")
+        if any("\n" in text or "\r" in text for text in (*self.to, self.sender)):
+            raise ValueError("an address has no line breaks")
+        return self
+
+    @property
+    def port_used(self) -> int:
+        """The port, or the usual one."""
+        return self.port or _PORTS[self.security]
+
+
+class WatcherSettings(BaseModel):
+    """How a watcher is reached, by one channel or several, and of what it is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    webhook: SecretStr | None = Field(None, description="address of a Slack-compatible incoming webhook")
+    email: EmailSettings | None = Field(None, description="recipients and the mail server")
+    command: tuple[str, ...] | None = Field(
+        None, min_length=1, repr=False, description="a command and its arguments; gets the message as JSON on standard input"
+    )
+    events: tuple[Kind, ...] = Field(
+        (Kind.WAITING, Kind.FAILED, Kind.FINISHED), min_length=1, description="of started, finished, waiting, failed"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            parts = urlsplit(url.get_secret_value())
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("a webhook is an address such as https://hooks.slack.com/services/...")
+        return url
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "WatcherSettings":
+        if self.webhook is None and self.email is None and self.command is None:
+            raise ValueError("a watcher needs a webhook, an email or a command")
+        return self
 
 
 class Settings(BaseSettings):
     """Where things are. Paths are made absolute when read, so that a process may change its folder."""
 
-    model_config = SettingsConfigDict(env_prefix="BACKFILL_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="BACKFILL_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     home: Path = Field(Path(".backfill"), description="folder of all embedded state: lake, warehouse, Dagster")
     project: Path = Field(Path("."), description="folder that holds workspace.yaml and dagster.yaml")
@@ -44,6 +106,10 @@ class Settings(BaseSettings):
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
+    web_url: str | None = Field(None, description="address of the Dagster UI for other people, for links in messages")
+    watchers: dict[str, WatcherSettings] = Field(
+        {}, description="how the watchers of pipelines are reached, by name, as a JSON object"
+    )
     s3_endpoint_url: str | None = Field(None, description="endpoint of an S3-compatible object store")
     s3_region: str | None = Field(None, description="region of the object store")
 
@@ -85,11 +151,25 @@ def load_settings(**given: object) -> Settings:
     """
     try:
         return Settings(**given)  # type: ignore[arg-type]
+    # Their chains hold what was given, which may be a secret; the texts do not.
     except ValidationError as error:
-        problems = "; ".join(f"BACKFILL_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
-        raise SettingsError(f"settings: {problems}") from error
+        problems = "; ".join(f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
+        raise SettingsError(f"settings: {redact(problems)}") from None
     except SourceError as error:
-        raise SettingsError(f"settings: {error}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'") from error
+        raise SettingsError(f"settings: {_no_json(str(error))}") from None
+
+
+def _variable(path: tuple[int | str, ...]) -> str:
+    """The variable, and the place in it: `BACKFILL_WATCHERS web-team.events.0`."""
+    name, *inside = map(str, path or ("settings",))
+    return f"BACKFILL_{name.upper()} {'.'.join(inside)}".strip()
+
+
+def _no_json(text: str) -> str:
+    if '"watchers"' in text:
+        example = '{"web-team": {"webhook": "https://..."}}'
+        return f"BACKFILL_WATCHERS is a JSON object, such as '{example}'"
+    return f"{text}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'"
 
 
 def child_environment(settings: Settings, **more: str) -> dict[str, str]:

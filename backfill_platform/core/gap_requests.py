@@ -71,7 +71,7 @@ class RepairRequest:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Seen:
     """What has been seen and asked for: the evidence of each open gap by its name, and the requests that wait for their turn.
 
     `number` counts the requests made, so that damage that comes back after its repair is a new request.
@@ -90,7 +90,7 @@ class Watch:
         return json.dumps({"asked": dict(self.asked), "waiting": waiting, "number": self.number})
 
     @classmethod
-    def from_json(cls, text: str | None) -> "Watch":
+    def from_json(cls, text: str | None) -> "Seen":
         """The state of a text; nothing has been asked for where there is none, or one of another version."""
         try:
             found = json.loads(text or "{}")
@@ -110,7 +110,7 @@ class Decision:
     requests: tuple[RepairRequest, ...]
     new: tuple[Gap, ...]
     gone: tuple[str, ...]
-    watch: Watch
+    seen: Seen
 
 
 def name_of(gap: Gap) -> str:
@@ -124,15 +124,15 @@ def gap_of(name: str) -> tuple[str, datetime]:
     return table, parse_hour(hour)
 
 
-def unseen(gaps: Iterable[Gap], watch: Watch, busy: Collection[datetime]) -> tuple[Gap, ...]:
+def unseen(gaps: Iterable[Gap], seen: Seen, busy: Collection[datetime]) -> tuple[Gap, ...]:
     """The gaps whose evidence is new, in hours that nothing is at work on: those wait for the next look."""
-    return tuple(gap for gap in gaps if watch.asked.get(name_of(gap)) != _evidence(gap) and gap.hour not in busy)
+    return tuple(gap for gap in gaps if seen.asked.get(name_of(gap)) != _evidence(gap) and gap.hour not in busy)
 
 
 def decide(
     gaps: Collection[Gap],
     wanted: Mapping[AssetPath, Collection[datetime]],
-    watch: Watch,
+    seen: Seen,
     busy: Collection[datetime],
     policy: GapPolicy,
 ) -> Decision:
@@ -140,12 +140,12 @@ def decide(
 
     Requests touch no busy hour; they wait. A request whose gaps are all gone is forgotten.
     """
-    new = unseen(gaps, watch, busy)
+    new = unseen(gaps, seen, busy)
     names = {name_of(gap) for gap in gaps}
-    gone = tuple(sorted(set(watch.asked) - names))
-    asked = {name: evidence for name, evidence in watch.asked.items() if name in names}
+    gone = tuple(sorted(set(seen.asked) - names))
+    asked = {name: evidence for name, evidence in seen.asked.items() if name in names}
     asked |= {name_of(gap): _evidence(gap) for gap in new}
-    waiting = [one for one in watch.waiting if names.intersection(one.gaps)]
+    waiting = [one for one in seen.waiting if names.intersection(one.gaps)]
     if policy.action is not OnGap.REPORT and new:
         chunks = _chunks(wanted, new, policy.hours_per_run)
         # What was found anew is asked for with all of its hours; older requests for the same ones would only repeat it.
@@ -159,7 +159,7 @@ def decide(
             ready.append(one)
             blocked.update(one.hours)
     left = tuple(one for one in waiting if one not in ready)
-    return Decision(tuple(ready), new, gone, Watch(asked, left, watch.number + len(ready)))
+    return Decision(tuple(ready), new, gone, Seen(asked, left, seen.number + len(ready)))
 
 
 def assets_for(policy: GapPolicy, wanted: Mapping[AssetPath, Collection[datetime]]) -> dict[AssetPath, set[datetime]]:

@@ -22,6 +22,7 @@ from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, mak
 from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.attention import TEXTS, attention, judged
+from backfill_platform.orchestration.notices import NOTHING, Notices, telling
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.request import Margins, RepairConfig, Request
 from backfill_platform.orchestration.show import (
@@ -57,7 +58,9 @@ _WAREHOUSE_CHECKS = {
 }
 
 
-def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> dg.AssetsDefinition:
+def pipeline_assets(
+    pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition, notices: Notices = NOTHING
+) -> dg.AssetsDefinition:
     """All assets of a pipeline with their checks: its lake tables, and `dry_run/*` and `warehouse/*` of the published."""
 
     @dg.multi_asset(
@@ -83,10 +86,15 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         try:
             request = Request.from_tags(config.with_tags(context.run.tags))
             plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), request.assets(selected))
-            with open_context(context, pipeline, connections, lambda: spark.spark_session, request) as repair:
+            with (
+                telling(context, notices, pipeline, plan.hours, plan.assets) as notice,
+                open_context(context, pipeline, connections, lambda: spark.spark_session, request) as repair,
+            ):
+                notice.begin(repair)
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in _walk(plan, repair, request):
                     listener(event)
+                    notice(event)
                     if isinstance(event, StepStarted):
                         asset = "/".join(event.step.asset)
                         context.log.info(f"step {event.number} of {event.total}: {asset}: {event.step.explanation}")

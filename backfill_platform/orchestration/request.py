@@ -28,6 +28,7 @@ UNSEALED_TAG = "backfill/unsealed"
 TENANTS_TAG = "backfill/tenants"
 MODE_TAG = "backfill/mode"
 MARGINS_TAG = "backfill/margins"
+ROUTINE_TAG = "backfill/routine"
 PROCESS_TAG = "backfill/process"  # written by us, never by people
 _TAGS = (
     MODE_TAG,
@@ -39,6 +40,7 @@ _TAGS = (
     LANDING_TAG,
     HEAL_TAG,
     UNSEALED_TAG,
+    ROUTINE_TAG,
 )
 _SENSOR = "dagster/sensor_name"
 
@@ -61,7 +63,10 @@ class Margins(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired."""
+    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired.
+
+    A `routine` run is told to watchers only when it fails or waits for a person.
+    """
 
     reason: str = ""
     requester: str = "dagster"
@@ -72,6 +77,7 @@ class Request:
     tenants: tuple[str, ...] = ()
     mode: Mode = Mode.PUBLISH
     margins: Margins = Margins.LAND
+    routine: bool = False
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
@@ -93,6 +99,7 @@ class Request:
             _tenants(tags),
             _choice(tags, MODE_TAG, Mode.PUBLISH),
             _choice(tags, MARGINS_TAG, Margins.LAND),
+            _flag(tags, ROUTINE_TAG),
         )
         request.limits()
         return request
@@ -105,7 +112,8 @@ class Request:
             tags[CONTRACT_TAG] = json.dumps(self.contract)
         if self.tenants:
             tags[TENANTS_TAG] = json.dumps(self.tenants)
-        return tags | {name: "true" for name, asked in ((HEAL_TAG, self.heal), (UNSEALED_TAG, self.unsealed)) if asked}
+        flags = {HEAL_TAG: self.heal, UNSEALED_TAG: self.unsealed, ROUTINE_TAG: self.routine}
+        return tags | {name: "true" for name, asked in flags.items() if asked}
 
     def assets(self, chosen: Collection[AssetPath]) -> tuple[AssetPath, ...]:
         """What is materialized for the assets that a run was launched for: in a dry run, the dry runs of their tables.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from backfill_platform.core.gap_requests import GapPolicy, OnGap, RepairRequest, Watch, assets_for, decide, gap_of, unseen
+from backfill_platform.core.gap_requests import GapPolicy, OnGap, RepairRequest, Seen, assets_for, decide, gap_of, unseen
 from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.errors import BackfillError
@@ -49,7 +49,7 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job) -> dg.SensorDefinitio
         hours = policy.hours(pipeline.hours_until(now), now)
         if hours is None:
             return dg.SkipReason(f"{pipeline.name} has no hours yet that are over for {policy.settle}")
-        watch = Watch.from_json(context.cursor)
+        seen = Seen.from_json(context.cursor)
         busy = hours_in_work(context.instance, context.repository_def, pipeline)
         lake = connections.lake()
         try:
@@ -57,37 +57,37 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job) -> dg.SensorDefinitio
                 gaps = survey(pipeline, hours, lake, warehouse, connections.loading, now=now).gaps
         except BackfillError as error:
             return dg.SkipReason(f"cannot look: {error}")
-        new = unseen(gaps, watch, busy)
+        new = unseen(gaps, seen, busy)
         wanted = {} if policy.action is OnGap.REPORT else assets_for(policy, wanted_hours(pipeline, lake, new, now))
-        decision = decide(gaps, wanted, watch, busy, policy)
-        requests = [_run(one, decision.watch, watch.number, repair, pipeline, policy) for one in decision.requests]
+        decision = decide(gaps, wanted, seen, busy, policy)
+        requests = [_run(one, decision.seen, seen.number, repair, pipeline, policy) for one in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
-            requests.append(_show(HourRange.covering(changed), decision.watch, look))
+            requests.append(_show(HourRange.covering(changed), decision.seen, look))
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _told(gaps, hours, len(decision.watch.waiting), len(busy)),
-            cursor=decision.watch.to_json(),
+            skip_reason=None if requests else _told(gaps, hours, len(decision.seen.waiting), len(busy)),
+            cursor=decision.seen.to_json(),
         )
 
     return watch_gaps
 
 
-def _run(one: RepairRequest, watch: Watch, number: int, job: Job, pipeline: Pipeline, policy: GapPolicy) -> dg.RunRequest:
+def _run(one: RepairRequest, seen: Seen, number: int, job: Job, pipeline: Pipeline, policy: GapPolicy) -> dg.RunRequest:
     reason = f"{len(one.gaps)} gap{'s' * (len(one.gaps) != 1)} found by {pipeline.name}_gaps"
     contract = None if policy.contract is None else dict(policy.contract)
     request = Request(reason=reason, requester=f"{pipeline.name}_gaps", contract=contract)
     return dg.RunRequest(
-        run_key=f"{one.key(watch.asked)}#{number}",
+        run_key=f"{one.key(seen.asked)}#{number}",
         job_name=job.name,
         tags={**range_tags(one.hours), **request.to_tags()},
         asset_selection=[dg.AssetKey(list(asset)) for asset in one.assets],
     )
 
 
-def _show(hours: HourRange, watch: Watch, job: Job) -> dg.RunRequest:
+def _show(hours: HourRange, seen: Seen, job: Job) -> dg.RunRequest:
     """A look at the hours. The text of the state names it: the same state is looked at once, also if the tick is repeated."""
-    seen = hashlib.sha256(watch.to_json().encode()).hexdigest()[:16]
-    return dg.RunRequest(run_key=f"look {hours}#{seen}", job_name=job.name, tags=range_tags(hours))
+    state = hashlib.sha256(seen.to_json().encode()).hexdigest()[:16]
+    return dg.RunRequest(run_key=f"look {hours}#{state}", job_name=job.name, tags=range_tags(hours))
 
 
 def _told(gaps: tuple[Gap, ...], hours: object, waiting: int, busy: int) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 from backfill_platform.core.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.orchestration.assets import open_context, pool_name
+from backfill_platform.orchestration.notices import NOTHING, Notices, telling
 from backfill_platform.orchestration.request import Request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
@@ -30,7 +31,7 @@ class UndoConfig(dg.Config):
         return HourRange.parse(self.start, self.end) if self.start else None
 
 
-def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
+def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition:
     """A job of one op that waits for the pipeline's pool, as its repairs do."""
 
     @dg.op(name=f"{pipeline.name}_undo_op", pool=pool_name(pipeline.name))
@@ -40,8 +41,15 @@ def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
         try:
             asked = Request.from_tags(context.run.tags)
             request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
-            with open_context(context, pipeline, connections, _no_spark, request) as repair:
-                tables = list(undo(repair, config.repair, config.hours(), config.tenant))
+            with (
+                telling(context, notices, pipeline, None, undoes=config.repair) as notice,
+                open_context(context, pipeline, connections, _no_spark, request) as repair,
+            ):
+                notice.begin(repair)
+                tables = []
+                for undone in undo(repair, config.repair, config.hours(), config.tenant):
+                    tables.append(undone)
+                    notice.undone(undone)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         for undone in tables:

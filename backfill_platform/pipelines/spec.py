@@ -100,6 +100,7 @@ class Pipeline:
     `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
     `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
     `quiet` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks by himself.
+    `watchers` names who is told of its repairs; how they are reached is secret, and so a setting (BACKFILL_WATCHERS).
     Raises SpecError when tables do not fit together.
     """
 
@@ -114,8 +115,12 @@ class Pipeline:
     seal_after: timedelta = timedelta(hours=1)
     quiet: tuple[Quiet, ...] = ()
     on_gaps: GapPolicy | None = None
+    watchers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names: object = self.watchers
+        if isinstance(names, str):  # a forgotten comma
+            raise SpecError(f"pipeline {self.name}: watchers are a tuple of names, such as ('{names}',)")
         known = {self.raw.name}
         for derived in self.derived:
             if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):

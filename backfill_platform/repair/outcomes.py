@@ -39,8 +39,9 @@ class CheckResult:
 class HourOutcome:
     """What a step did to one hour. `error` is empty when the hour is done and verified; nothing was written otherwise.
 
-    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over. `content` is a
-    fingerprint of the rows that a lake step has written.
+    With `due`, the hour did not fail: it cannot be done before that moment, because its window is not over. `asks` says that
+    nothing is broken: the repair refused the hour, and a person may allow it. `content` is a fingerprint of the rows that a
+    lake step has written.
     """
 
     asset: AssetPath
@@ -51,6 +52,7 @@ class HourOutcome:
     tables: tuple[Rows, ...] = ()
     due: datetime | None = None
     content: Fingerprint | None = None
+    asks: bool = False
 
     @property
     def failed(self) -> bool:

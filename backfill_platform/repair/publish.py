@@ -11,7 +11,7 @@ from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
 from backfill_platform.core.tables import Table
-from backfill_platform.errors import BackfillError, ContractViolation, UnsealedHour
+from backfill_platform.errors import BackfillError, ContractViolation, UnhealthyHour, UnsealedHour
 from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
 from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 DELTA_PROVEN = "delta_proven"
 MATCHES_LAKE = "matches_lake"
 WITHIN_CONTRACT = "within_contract"
+CHANGED_COLUMNS = "changed columns"
 DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CONTRACT)
 PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CONTRACT)
 DIFFERENCES = ("rows_changed", "rows_only_in_warehouse", "rows_only_in_lake")  # facts of an hour; others say nothing differs
+
+# What a person may allow: by another contract, by waiting or `--unsealed`, by `--heal`.
+REFUSALS = (ContractViolation, UnsealedHour, UnhealthyHour)
 
 StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 
@@ -190,7 +194,8 @@ def _outcome(
         description=str(objection or "the difference stays within the contract of the repair"),
     )
     tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
-    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), (*tables, *history))
+    asks = isinstance(result.error, REFUSALS)
+    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), (*tables, *history), asks=asks)
 
 
 def _prints(result: HourPublish) -> dict[str, Fact]:
@@ -200,7 +205,7 @@ def _prints(result: HourPublish) -> dict[str, Fact]:
 
 def _difference(table: Table, diff: HourDiff) -> tuple[Rows, ...]:
     """What differs, for people: columns, totals, and samples with the old and the new value of what changed."""
-    columns = Rows("changed columns", ("column", "rows"), tuple((change.column, change.rows) for change in diff.columns))
+    columns = Rows(CHANGED_COLUMNS, ("column", "rows"), tuple((change.column, change.rows) for change in diff.columns))
     effects = Rows(
         "totals of the hour",
         ("column", "before", "after"),

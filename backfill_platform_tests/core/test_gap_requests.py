@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_platform.core.gap_requests import Decision, GapPolicy, OnGap, Watch, assets_for, decide, gap_of, name_of, unseen
+from backfill_platform.core.gap_requests import Decision, GapPolicy, OnGap, Seen, assets_for, decide, gap_of, name_of, unseen
 from backfill_platform.core.gaps import Gap, GapKind, Place
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.plan import AssetPath
@@ -22,12 +22,10 @@ def gap(number: int, evidence: str = "lost") -> Gap:
     return Gap("warehouse/sessions", T0 + number * HOUR, Place.WAREHOUSE, GapKind.MISSING, evidence)
 
 
-def tick(
-    gaps: list[Gap], watch: Watch | None = None, policy: GapPolicy = PUBLISH, busy: set[datetime] | None = None
-) -> Decision:
-    watch, busy = watch or Watch(), busy or set()
-    wanted = {SESSIONS: {one.hour for one in unseen(gaps, watch, busy)}}
-    return decide(gaps, assets_for(policy, wanted), watch, busy, policy)
+def tick(gaps: list[Gap], seen: Seen | None = None, policy: GapPolicy = PUBLISH, busy: set[datetime] | None = None) -> Decision:
+    seen, busy = seen or Seen(), busy or set()
+    wanted = {SESSIONS: {one.hour for one in unseen(gaps, seen, busy)}}
+    return decide(gaps, assets_for(policy, wanted), seen, busy, policy)
 
 
 def span(first: int, end: int) -> HourRange:
@@ -44,34 +42,34 @@ def test_neighbouring_gaps_are_one_request_and_the_newest_is_first() -> None:
 def test_the_same_evidence_is_asked_for_once_and_other_evidence_again() -> None:
     first = tick([gap(1)])
     assert len(first.requests) == 1
-    again = tick([gap(1)], first.watch)
+    again = tick([gap(1)], first.seen)
     assert (again.requests, again.new) == ((), ())
-    changed = tick([gap(1, "lost more")], again.watch)
+    changed = tick([gap(1, "lost more")], again.seen)
     assert len(changed.requests) == 1
-    assert changed.requests[0].key(changed.watch.asked) != first.requests[0].key(first.watch.asked)
+    assert changed.requests[0].key(changed.seen.asked) != first.requests[0].key(first.seen.asked)
 
 
 def test_damage_that_comes_back_after_its_repair_is_asked_for_again_under_another_key() -> None:
     first = tick([gap(1)])
-    healed = tick([], first.watch)
+    healed = tick([], first.seen)
     assert healed.gone == (name_of(gap(1)),)
-    again = tick([gap(1)], healed.watch)
+    again = tick([gap(1)], healed.seen)
     assert len(again.requests) == 1
-    assert (first.watch.number, healed.watch.number) == (1, 1)
+    assert (first.seen.number, healed.seen.number) == (1, 1)
 
 
 def test_requests_over_the_limit_wait_for_the_next_ticks() -> None:
     gaps = [gap(1), gap(5), gap(9)]
     first = tick(gaps)
-    second = tick(gaps, first.watch)
-    third = tick(gaps, second.watch)
+    second = tick(gaps, first.seen)
+    third = tick(gaps, second.seen)
     assert [one.hours for found in (first, second, third) for one in found.requests] == [span(9, 10), span(5, 6), span(1, 2)]
-    assert tick(gaps, third.watch).requests == ()
+    assert tick(gaps, third.seen).requests == ()
 
 
 def test_a_request_that_waits_is_forgotten_when_its_gap_is_gone() -> None:
     first = tick([gap(1), gap(9)])
-    assert tick([gap(9)], first.watch).requests == ()
+    assert tick([gap(9)], first.seen).requests == ()
 
 
 def test_long_ranges_are_cut() -> None:
@@ -85,15 +83,15 @@ def test_busy_hours_are_left_alone_until_they_are_not() -> None:
     busy = {gap(1).hour}
     first = tick([gap(1), gap(5)], policy=policy, busy=busy)
     assert [one.hours for one in first.requests] == [span(5, 6)]
-    second = tick([gap(1), gap(5)], first.watch, policy)
+    second = tick([gap(1), gap(5)], first.seen, policy)
     assert [one.hours for one in second.requests] == [span(1, 2)]
 
 
 def test_a_waiting_request_does_not_start_in_hours_that_became_busy() -> None:
     first = tick([gap(1), gap(9)])
-    second = tick([gap(1), gap(9)], first.watch, busy={gap(1).hour})
+    second = tick([gap(1), gap(9)], first.seen, busy={gap(1).hour})
     assert second.requests == ()
-    assert [one.hours for one in tick([gap(1), gap(9)], second.watch).requests] == [span(1, 2)]
+    assert [one.hours for one in tick([gap(1), gap(9)], second.seen).requests] == [span(1, 2)]
 
 
 def test_a_policy_may_only_report_or_only_rehearse() -> None:
@@ -109,7 +107,7 @@ def test_a_blast_radius_beyond_the_gap_is_part_of_its_repair() -> None:
         ("transformed", "sessions"): {gap(1).hour, gap(5).hour},
         SESSIONS: {gap(1).hour, gap(5).hour},
     }
-    found = decide([gap(5)], wanted, Watch(), set(), replace(PUBLISH, runs_per_tick=2)).requests
+    found = decide([gap(5)], wanted, Seen(), set(), replace(PUBLISH, runs_per_tick=2)).requests
     assert [(one.hours, one.assets[0]) for one in found] == [
         (span(5, 6), ("raw", "clicks")),
         (span(1, 2), ("transformed", "sessions")),
@@ -117,9 +115,9 @@ def test_a_blast_radius_beyond_the_gap_is_part_of_its_repair() -> None:
 
 
 def test_what_is_remembered_survives_the_cursor_and_a_broken_one_is_a_new_start() -> None:
-    watch = tick([gap(1), gap(9)]).watch
-    assert Watch.from_json(watch.to_json()) == watch
-    assert Watch.from_json(None) == Watch.from_json("{") == Watch.from_json("[]") == Watch()
+    seen = tick([gap(1), gap(9)]).seen
+    assert Seen.from_json(seen.to_json()) == seen
+    assert Seen.from_json(None) == Seen.from_json("{") == Seen.from_json("[]") == Seen()
     assert gap_of(name_of(gap(3))) == ("warehouse/sessions", gap(3).hour)
 
 
@@ -146,27 +144,27 @@ def test_a_policy_that_makes_no_sense_is_refused() -> None:
     st.integers(1, 3),
 )
 def test_whatever_comes_every_gap_is_asked_for_once_and_never_beside_other_work(
-    seen: list[dict[int, str]], busy: list[set[int]], hours_per_run: int, runs_per_tick: int
+    looks: list[dict[int, str]], busy: list[set[int]], hours_per_run: int, runs_per_tick: int
 ) -> None:
     policy = GapPolicy(OnGap.PUBLISH, hours_per_run=hours_per_run, runs_per_tick=runs_per_tick)
     keys: set[str] = set()
     done: set[datetime] = set()
-    watch = Watch()
-    for number, gaps in enumerate(seen):
+    seen = Seen()
+    for number, gaps in enumerate(looks):
         blocked = {T0 + one * HOUR for one in busy[number]}
-        found = tick([gap(n, text) for n, text in gaps.items()], watch, policy, blocked)
+        found = tick([gap(n, text) for n, text in gaps.items()], seen, policy, blocked)
         assert len(found.requests) <= runs_per_tick
         hours = [hour for one in found.requests for hour in one.hours]
         assert len(hours) == len(set(hours))
         assert blocked.isdisjoint(hours)
         assert all(len(one.hours) <= hours_per_run for one in found.requests)
-        new = {f"{one.key(found.watch.asked)}#{watch.number}" for one in found.requests}
+        new = {f"{one.key(found.seen.asked)}#{seen.number}" for one in found.requests}
         assert keys.isdisjoint(new)
         keys |= new
-        watch = found.watch
-    last = [gap(n, text) for n, text in seen[-1].items()]
-    watch = Watch()
-    while (found := tick(last, watch, policy)).requests:
+        seen = found.seen
+    last = [gap(n, text) for n, text in looks[-1].items()]
+    seen = Seen()
+    while (found := tick(last, seen, policy)).requests:
         done |= {hour for one in found.requests for hour in one.hours}
-        watch = found.watch
+        seen = found.seen
     assert done == {one.hour for one in last}

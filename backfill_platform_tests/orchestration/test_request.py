@@ -14,6 +14,7 @@ from backfill_platform.repair.engine import Landing
         Request(),
         Request("a broker was down", "ada", {"columns": ["bytes"]}, Landing.REPLACE, heal=True, unsealed=True),
         Request("", "", {}, Landing.MISSING),
+        Request("live", routine=True),
         Request("one client", "ada", tenants=("17505", "a, b")),
         Request(mode=Mode.DRY_RUN, margins=Margins.NONE),
     ],

@@ -1,0 +1,167 @@
+"""Telling the watchers of a pipeline what its runs do: that one starts, and how it ended, however it ends.
+
+A message never fails a repair, and holds it up by no more than the patience of the outbox, once, at its end.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import dagster as dg
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.core.messages import Kind, Message
+from backfill_platform.core.plan import WAREHOUSE, AssetPath
+from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.messages.outbox import Outbox
+from backfill_platform.orchestration.request import REASON_TAG, REQUESTER_TAG, ROUTINE_TAG
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.engine import Context
+from backfill_platform.repair.outcomes import Event, HourOutcome
+from backfill_platform.repair.publish import CHANGED_COLUMNS, REFUSALS
+from backfill_platform.repair.summary import Asked, ended, started
+from backfill_platform.repair.undo import Undone
+from backfill_platform.repair.watchers import NOBODY, Watch, unknown_watchers, watch_of, web_address
+from backfill_platform.settings import Settings
+from backfill_platform.warehouse.prepare import HourPublish
+
+logger = logging.getLogger(__name__)
+
+_INTERRUPTED_SECONDS = 5.0  # whoever interrupts a run kills it soon
+
+RunContext = dg.OpExecutionContext | dg.AssetExecutionContext
+
+
+@dataclass(frozen=True)
+class Notices:
+    """Who is told of the runs of a pipeline, and where their pages are."""
+
+    watch: Watch = NOBODY
+    web_url: Callable[[], str] = lambda: ""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, settings: Settings) -> "Notices":
+        """Those of the settings. Watchers that they lack are told of in one warning for each process."""
+        if problem := unknown_watchers(pipeline, settings):
+            _warn_once(problem)
+        return cls(watch_of(pipeline, settings), lambda: web_address(settings))
+
+
+NOTHING = Notices()
+
+
+@dataclass
+class Notice:
+    """What is told of one run. It is a listener of repairs; nothing it does raises."""
+
+    context: RunContext
+    asked: Asked
+    outbox: Outbox
+    outcomes: list[HourOutcome] = field(default_factory=list)
+    conflicts: int = 0
+
+    @property
+    def routine(self) -> bool:
+        """Whether watchers hear of the run only when something is wrong."""
+        return self.context.run.tags.get(ROUTINE_TAG) == "true"
+
+    def begin(self, repair: Context) -> None:
+        """The run knows what it works on; that is told unless this is a further try."""
+        self.asked = replace(
+            self.asked,
+            repair_id=repair.repair_id,
+            reason=repair.reason,
+            requester=repair.requester,
+            tenants=repair.tenants,
+        )
+        if not self.context.retry_number:
+            self._post(lambda: started(self.asked))
+
+    def __call__(self, event: Event) -> None:
+        """Keep in mind what became of an hour."""
+        if isinstance(event, HourOutcome):
+            # Without the samples, of which a year of hours has too many to keep.
+            kept = tuple(rows for rows in event.tables if rows.title == CHANGED_COLUMNS)
+            self.outcomes.append(replace(event, tables=kept))
+
+    def undone(self, table: Undone) -> None:
+        """Keep in mind what an undo took back of a table."""
+        name = table.table.rpartition("/")[2]
+        self.outcomes += [_outcome((WAREHOUSE, name), result) for result in table.results]
+        self.conflicts += table.found.conflicts
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell how it ended, and wait until everything is told or the patience is over."""
+        interrupted = error is not None and not isinstance(error, Exception)
+        policy = self.context.op_def.retry_policy
+        tries_again = (
+            isinstance(error, TransientError) and policy is not None and self.context.retry_number < policy.max_retries
+        )
+        if not tries_again:
+            self._post(lambda: ended(self.asked, self.outcomes, error=_words(error), conflicts=self.conflicts))
+        for delivery in self.outbox.close(_INTERRUPTED_SECONDS if interrupted else None):
+            if delivery.problem:
+                self.context.log.warning(str(delivery))
+            else:
+                self.context.log.info(str(delivery))
+
+    def _post(self, message: Callable[[], Message]) -> None:
+        try:
+            made = message()
+            if not (self.routine and set(made.kinds) <= {Kind.STARTED, Kind.FINISHED}):
+                self.outbox.post(made)
+        except Exception as error:  # noqa: BLE001  # no repair may fail because it cannot be told of
+            self.context.log.warning(f"the watchers are not told, because of a bug: {type(error).__name__}")
+
+
+@contextmanager
+def telling(
+    context: RunContext,
+    notices: Notices,
+    pipeline: Pipeline,
+    hours: HourRange | None,
+    assets: Sequence[AssetPath] = (),
+    undoes: str = "",
+) -> Iterator[Notice]:
+    """Tell the watchers of the run in this block: what it raises is told, and raised on."""
+    tags = context.run.tags
+    page = notices.web_url()
+    asked = Asked(
+        pipeline,
+        hours,
+        tuple(assets),
+        reason=tags.get(REASON_TAG, ""),
+        requester=tags.get(REQUESTER_TAG, ""),
+        undoes=undoes,
+        run_url=f"{page}/runs/{context.run.run_id}" if page else "",
+    )
+    if notices.watch.missing:
+        context.log.info(f"nobody is told as {', '.join(notices.watch.missing)}: BACKFILL_WATCHERS does not have them")
+    notice = Notice(context, asked, notices.watch.outbox())
+    try:
+        yield notice
+    except BaseException as error:
+        notice.end(error)
+        raise
+    notice.end(None)
+
+
+def _words(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    if not isinstance(error, Exception):
+        return "the run was interrupted"
+    text = str(error).strip()
+    return text if isinstance(error, BackfillError) and text else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+
+
+def _outcome(asset: AssetPath, result: HourPublish) -> HourOutcome:
+    facts = {"cancels": result.cancels, "states": result.states, "untouched": result.untouched}
+    return HourOutcome(asset, result.hour, result.reason, facts, asks=isinstance(result.error, REFUSALS))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)
