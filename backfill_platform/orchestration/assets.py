@@ -13,29 +13,22 @@ from importlib.metadata import version
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.core.hours import format_hour, partition_key
+from backfill_platform.core.hours import format_hour
 from backfill_platform.core.identity import repair_id
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
 from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.partitions import hours_of_run
+from backfill_platform.orchestration.report import report
 from backfill_platform.orchestration.request import Request
-from backfill_platform.orchestration.show import (
-    check_metadata,
-    column_schema,
-    facts_metadata,
-    hour_metadata,
-    markdown,
-    range_overview,
-)
+from backfill_platform.orchestration.show import column_schema
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.engine import Context, run
-from backfill_platform.repair.outcomes import HourOutcome, Listener, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import HourOutcome, Listener, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
 from backfill_platform.warehouse.client import Warehouse
@@ -94,7 +87,7 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
                         elif event.error:
                             context.log.info(told)
                     else:
-                        _report(context, event, repair.repair_id)
+                        report(context, event, repair.repair_id)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
         except Exception as error:  # a bug, or an engine's own error: no retry policy may repeat it blindly
@@ -217,60 +210,6 @@ def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
-    """Log the hours of a finished step: materializations of the good ones, then the checks of all."""
-    asset = dg.AssetKey(list(finished.step.asset))
-    for outcome in finished.outcomes:
-        if not outcome.error:
-            context.log_event(
-                dg.AssetMaterialization(asset, partition=partition_key(outcome.hour), metadata=hour_metadata(outcome, repair))
-            )
-    context.log_event(
-        dg.AssetObservation(
-            asset,
-            description=f"{finished.step.hours}: {finished.step.explanation}",
-            metadata={
-                **facts_metadata(finished.facts),
-                **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in finished.tables},
-                "repair": repair,
-                "hours": dg.MetadataValue.md(range_overview(finished.outcomes)),
-            },
-        )
-    )
-    for evaluation in _evaluations(context, asset, finished.outcomes):
-        context.log_event(evaluation)
-
-
-def _evaluations(
-    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    declared = {key.name for key in context.selected_asset_check_keys if key.asset_key == asset}
-    keys = {partition_key(outcome.hour) for outcome in outcomes}
-    # The web page shows a check of an hour only when it names the materialization that it judged.
-    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=keys
-    )
-    for outcome in outcomes:
-        key = partition_key(outcome.hour)
-        judged = None
-        if key in storage_ids and not outcome.error:
-            judged = AssetCheckEvaluationTargetMaterializationData(
-                storage_id=storage_ids[key], run_id=context.run.run_id, timestamp=datetime.now(UTC).timestamp()
-            )
-        for check in outcome.checks:
-            if check.name in declared:
-                yield dg.AssetCheckEvaluation(
-                    asset_key=asset,
-                    check_name=check.name,
-                    passed=check.passed,
-                    partition=key,
-                    severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
-                    description=check.description,
-                    metadata=check_metadata(check),
-                    target_materialization_data=judged,
-                )
 
 
 def _summary(failed: Sequence[HourOutcome]) -> str:

@@ -40,8 +40,21 @@ def prepare_instance(settings: Settings) -> None:
 def dagster_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The instance of the settings: the one that `backfill up` serves."""
     prepare_instance(settings)
-    with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+    with _dagster_home(str(settings.dagster_home)) as home, dg.DagsterInstance.from_config(home) as instance:
         yield instance
+
+
+@contextmanager
+def _dagster_home(home: str) -> Iterator[str]:
+    """dagster.yaml names its storage by the variable that Dagster's own commands require."""
+    before = os.environ.get("DAGSTER_HOME")
+    os.environ["DAGSTER_HOME"] = home
+    try:
+        yield home
+    finally:
+        os.environ.pop("DAGSTER_HOME")
+        if before is not None:
+            os.environ["DAGSTER_HOME"] = before
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, *, workers_too: bool = False) -> list[str]:
