@@ -51,6 +51,7 @@ class BatchingEventLog(SqliteEventLogStorage):
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._engines: OrderedDict[str, db.Engine] = OrderedDict()
         self._here = threading.local()
+        self._tables: set[str] = set()
         os.environ.setdefault(_BATCH_SIZE, str(_BATCH))
         super().__init__(base_dir, inst_data)
 
@@ -151,6 +152,12 @@ class BatchingEventLog(SqliteEventLogStorage):
         if len(self._engines) > _OPEN:
             self._engines.popitem(last=False)[1].dispose()
         return engine
+
+    def has_table(self, table_name: str) -> bool:
+        """Whether the index has a table; asked for every check evaluation."""
+        if table_name not in self._tables and super().has_table(table_name):
+            self._tables.add(table_name)
+        return table_name in self._tables
 
     def wipe(self) -> None:
         """Forget all runs, whose files go."""
