@@ -9,6 +9,7 @@ import dagster as dg
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
+from backfill_platform.orchestration.turns import repair_job
 from backfill_platform.orchestration.undo import undo_job
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.settings import Settings, load_settings
@@ -27,18 +28,13 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         jobs=[
             *(undo_job(pipeline) for pipeline in pipelines),
             *(
-                dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(definition))
+                dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(definition))
                 for pipeline, definition in zip(pipelines, assets, strict=True)
             ),
         ],
         resources={**build_resources(settings), **(overrides or {})},
         executor=dg.in_process_executor,
     )
-
-
-def job_name(pipeline: str) -> str:
-    """The job that holds all assets of a pipeline."""
-    return f"{pipeline}_repair"
 
 
 @dg.definitions

@@ -22,8 +22,9 @@ from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.report import report
-from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.request import REPAIR_TAG, Request
 from backfill_platform.orchestration.show import column_schema
+from backfill_platform.orchestration.turns import repairs_at_work, wait_for_turn
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
@@ -31,6 +32,7 @@ from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.spark.session import stopping_its_jobs
 from backfill_platform.warehouse.client import Warehouse
 
 _KINDS: dict[str, set[str]] = {
@@ -57,7 +59,6 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         check_specs=check_specs(pipeline, partitions),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=pool_name(pipeline.name),
         # For failures that may pass; those that cannot forbid it themselves.
         retry_policy=dg.RetryPolicy(max_retries=2, delay=5, backoff=dg.Backoff.EXPONENTIAL),
         description=pipeline.description,
@@ -72,7 +73,11 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         failed: list[HourOutcome] = []
         try:
             plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
-            with open_context(context, pipeline, connections, lambda: spark.spark_session) as repair:
+            wait_for_turn(context, pipeline)
+            with (
+                stopping_its_jobs(lambda: spark.spark_session) as session,
+                open_context(context, pipeline, connections, session) as repair,
+            ):
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in run(plan, repair):
                     listener(event)
@@ -100,11 +105,6 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
     return materialize
 
 
-def pool_name(pipeline: str) -> str:
-    """The pool by which Dagster lets one run at a time write the tables of a pipeline."""
-    return f"pipeline_{pipeline}"
-
-
 @contextmanager
 def open_context(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
@@ -118,6 +118,9 @@ def open_context(
     Raises UsageError for tags of the run that cannot be read.
     """
     request = Request.from_tags(context.run.tags)
+    name = repair_id(datetime.now(UTC), os.urandom(3))
+    # Before it stages anything: by this tag others leave it alone.
+    context.instance.add_run_tags(context.run.run_id, {REPAIR_TAG: name})
     with ExitStack() as stack:
 
         @cache
@@ -130,7 +133,7 @@ def open_context(
             spark,
             warehouse,
             clock=lambda: datetime.now(UTC),
-            repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
+            repair_id=name,
             reason=reason or request.reason,
             requester=request.requester,
             code_version=version("backfill-platform"),
@@ -141,6 +144,7 @@ def open_context(
             heal=request.heal,
             unsealed=request.unsealed,
             tenants=request.tenants,
+            at_work=repairs_at_work(context),
         )
 
 

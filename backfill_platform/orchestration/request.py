@@ -19,8 +19,11 @@ LANDING_TAG = "backfill/landing"
 HEAL_TAG = "backfill/heal"
 UNSEALED_TAG = "backfill/unsealed"
 TENANTS_TAG = "backfill/tenants"
-PROCESS_TAG = "backfill/process"  # written by us, never by people
+# Written by us, never by people: the process of a command line's run, and the name of the repair that a run is at work on.
+PROCESS_TAG = "backfill/process"
+REPAIR_TAG = "backfill/repair"
 _TAGS = (REASON_TAG, REQUESTER_TAG, CONTRACT_TAG, LANDING_TAG, HEAL_TAG, UNSEALED_TAG, TENANTS_TAG)
+_OURS = (PROCESS_TAG, REPAIR_TAG)
 _SENSOR = "dagster/sensor_name"
 
 
@@ -39,7 +42,9 @@ class Request:
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
         """Read the tags of a run. Raises UsageError naming the tag and what it can be; also for a tag that nobody knows."""
-        unknown = sorted(name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG))
+        unknown = sorted(
+            name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG, REPAIR_TAG)
+        )
         if unknown:
             raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(_TAGS)}")
         try:

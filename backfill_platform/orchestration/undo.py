@@ -7,7 +7,9 @@ from pydantic import Field
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
-from backfill_platform.orchestration.assets import open_context, pool_name
+from backfill_platform.orchestration.assets import open_context
+from backfill_platform.orchestration.recovery import NEVER_RETRIED
+from backfill_platform.orchestration.turns import undo_job_name, wait_for_turn
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.undo import Undone, describe, undo
@@ -29,13 +31,14 @@ class UndoConfig(dg.Config):
 
 
 def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
-    """A job of one op that waits for the pipeline's pool, as its repairs do."""
+    """A job of one op that takes turns with all repairs of the pipeline."""
 
-    @dg.op(name=f"{pipeline.name}_undo_op", pool=pool_name(pipeline.name))
+    @dg.op(name=f"{pipeline.name}_undo_op")
     def take_back(
         context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
     ) -> dict[str, object]:
         try:
+            wait_for_turn(context, pipeline)
             with open_context(context, pipeline, connections, _no_spark, f"undo of {config.repair}") as repair:
                 tables = list(undo(repair, config.repair, config.hours(), config.tenant))
         except BackfillError as error:
@@ -46,7 +49,11 @@ def undo_job(pipeline: Pipeline) -> dg.JobDefinition:
             raise dg.Failure("; ".join(map(describe, failed)), allow_retries=False)
         return {"repair": repair.repair_id, "tables": [_plain(undone) for undone in tables]}
 
-    @dg.job(name=f"{pipeline.name}_undo", description=f"Take back what a repair of {pipeline.name} published.")
+    @dg.job(
+        name=undo_job_name(pipeline.name),
+        description=f"Take back what a repair of {pipeline.name} published.",
+        tags=NEVER_RETRIED,
+    )
     def job() -> None:
         take_back()
 

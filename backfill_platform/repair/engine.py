@@ -5,7 +5,7 @@ An hour that fails a step is named and left as it was; later steps skip what dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -58,6 +58,7 @@ class Context:
 
     `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write. With
     `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake and in the warehouse.
+    `at_work` names the other repairs that may be under way, on other hours.
     """
 
     pipeline: Pipeline
@@ -76,6 +77,7 @@ class Context:
     heal: bool = False
     unsealed: bool = False
     tenants: tuple[str, ...] = ()
+    at_work: Callable[[], Collection[str]] = tuple
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -97,7 +99,7 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
             lake.ensure(kept)
-            lake.sweep(kept)
+            lake.sweep(kept, context.at_work)
     begin(plan, context)
     since = _net_states(plan, context)
     try:
