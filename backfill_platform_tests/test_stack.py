@@ -32,7 +32,7 @@ from backfill_platform_tests.fixtures_warehouse import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc")
 
-PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "dagster-daemon", "dagster api grpc")
+PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "orchestration.daemon", "dagster api grpc")
 PR_SET_CHILD_SUBREAPER = 36
 ORPHAN_SECONDS = 15  # the guard asks, waits ten seconds, and kills
 

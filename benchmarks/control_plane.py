@@ -3,7 +3,7 @@
 One range run over three assets of the shipped pipeline, with their real specs, checks and reports per hour; only the work
 itself is left out. Counted is everything from asking for the run to its end in one process: planned events, materializations,
 check evaluations, overviews. Both storages are measured alternately, each run in a fresh process and a fresh home. The stock
-storage is not measured at 8,760 hours: that takes an hour.
+storage is not measured at 8,760 hours: that would take half an hour.
 """
 
 import argparse
@@ -35,8 +35,9 @@ HEAD = """# The control plane
 
 `python -m benchmarks.control_plane` on {cores} cores ({machine}), Dagster {version}: one range run in one process over
 {assets}, with their real specs, checks and reports and no other work.
-Medians of 3 runs (720 hours) and 1 run (8,760 hours), stock SQLite storage and ours alternately; the stock one takes an hour
-for 8,760 hours and was not run. An asset-hour has one planned event, one materialization with metadata, and {checks} check
+Medians of 3 runs (720 hours) and 1 run (8,760 hours), stock SQLite storage and ours alternately; the stock one was not
+run for 8,760 hours, which would take half an hour. An asset-hour has one planned event, one materialization with metadata,
+and {checks} check
 evaluations.
 The load of the machine, by its one-minute average before each run, was {load}.
 
