@@ -23,7 +23,11 @@ from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("backfill"))
-PIPELINES = ("backfill_platform.pipelines.clickstream", "backfill_platform_tests.browser.failing_pipeline")
+PIPELINES = (
+    "backfill_platform.pipelines.clickstream",
+    "backfill_platform_tests.browser.failing_pipeline",
+    "backfill_platform_tests.endless_pipeline",
+)
 START_SECONDS = 180
 STOP_SECONDS = 60
 
@@ -71,6 +75,11 @@ class Stack:
         )
         found = self.graphql(query, id=backfill)["partitionBackfillOrError"]["runs"]
         return {run["id"]: run["status"] for run in found}
+
+    def backfill_status(self, backfill: str) -> str:
+        """The status of a backfill."""
+        query = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+        return str(self.graphql(query, id=backfill)["partitionBackfillOrError"]["status"])
 
     def run_status(self, run: str) -> str:
         """The status of a run."""
