@@ -81,6 +81,15 @@ class Stack:
         query = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
         return str(self.graphql(query, id=backfill)["partitionBackfillOrError"]["status"])
 
+    def messages(self, run: str) -> list[tuple[float, str]]:
+        """What a run has logged, and when in seconds since 1970."""
+        query = (
+            "query($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {"
+            " ... on MessageEvent { message timestamp } } } } } }"
+        )
+        events = self.graphql(query, id=run)["runOrError"]["eventConnection"]["events"]
+        return [(float(event["timestamp"]) / 1000, event["message"]) for event in events]
+
     def run_status(self, run: str) -> str:
         """The status of a run."""
         query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"

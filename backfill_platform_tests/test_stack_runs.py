@@ -36,9 +36,7 @@ def endless(stack: Stack) -> Iterator[Path]:
 def test_stopping_a_run_stops_its_spark_job_and_leaves_nothing_behind(stack: Stack, endless: Path) -> None:
     first, last = "1998-04-30-22:00", "1998-04-30-23:00"
     backfill = stack.launch_backfill(ENDLESS, first, last)
-    wait_until(lambda: spark_is_busy(stack), 120)
-    ((run, status),) = stack.runs(backfill).items()
-    assert status == "STARTED"
+    run = counting(stack, backfill)
     terminate(stack, run)
     wait_until(lambda: stack.run_status(run) == "CANCELED", 30)
     wait_until(lambda: not spark_is_busy(stack), 20)
@@ -55,13 +53,10 @@ def test_stopping_a_run_stops_its_spark_job_and_leaves_nothing_behind(stack: Sta
 
 
 def test_a_killed_run_is_launched_again_by_itself(stack: Stack, endless: Path) -> None:
-    backfill = stack.launch_backfill(ENDLESS, "1998-05-01-00:00", "1998-05-01-00:00")
-    # Its margin of half an hour is not there, so that the hour before comes along.
-    wait_until(lambda: len(stack.runs(backfill)) == 1, 60)
-    (run,) = stack.runs(backfill)
-    wait_until(lambda: stack.run_status(run) == "STARTED" and spark_is_busy(stack), 120)
+    backfill = stack.launch_backfill(ENDLESS, "1998-04-30-22:00", "1998-04-30-23:00")
+    run = counting(stack, backfill)
     endless.unlink()
-    (worker,) = workers(stack)
+    (worker,) = [int(found[1]) for _, told in stack.messages(run) if (found := re.search(r"for run \(pid: (\d+)\)", told))]
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: stack.backfill_status(backfill) not in ("REQUESTED", "COMPLETING"), 240)
     assert stack.backfill_status(backfill) == "COMPLETED_SUCCESS"
@@ -91,14 +86,18 @@ def test_an_hour_is_quick(stack: Stack) -> None:
     backfill = stack.launch_backfill(("raw/clickstream",), "1998-04-30-22:00", "1998-04-30-22:00")
     wait_until(lambda: stack.backfill_status(backfill) == "COMPLETED_SUCCESS", 120)
     took = time.monotonic() - asked
-    ((run, _),) = stack.runs(backfill).items()
+    (run,) = stack.runs(backfill)
     begun, ended = work(stack, run)
-    assert took - (ended - begun) < 25, "start-up of a process, and the ticks"
+    assert took - (ended - begun) < 20, "the start of a process takes seconds on a busy machine, the ticks do not"
 
 
-def workers(stack: Stack) -> list[int]:
-    """The processes of runs."""
-    return [pid for pid, command in processes_of(stack.home).items() if re.search("multiprocessing.spawn", command)]
+def counting(stack: Stack, backfill: str) -> str:
+    """The run of the backfill, when it keeps Spark busy with its endless step."""
+    wait_until(lambda: len(stack.runs(backfill)) == 1, 60)
+    (run,) = stack.runs(backfill)
+    wait_until(lambda: any(told.startswith("step 2 ") for _, told in stack.messages(run)), 120)
+    wait_until(lambda: spark_is_busy(stack), 60)
+    return run
 
 
 def spark_is_busy(stack: Stack) -> bool:
@@ -126,13 +125,9 @@ def terminate(stack: Stack, run: str) -> None:
 
 def work(stack: Stack, run: str) -> tuple[float, float]:
     """When a run worked, by its own words: from the beginning of its repair to its end."""
-    answer = stack.graphql(
-        "query($id: ID!) { runOrError(runId: $id) { ... on Run { endTime eventConnection { events {"
-        " ... on MessageEvent { message timestamp } } } } } }",
-        id=run,
-    )["runOrError"]
-    begun = [e for e in answer["eventConnection"]["events"] if re.match(r"repair r\w+ of", e["message"])]
-    return float(begun[0]["timestamp"]) / 1000, answer["endTime"]
+    messages = stack.messages(run)
+    (begun,) = [at for at, told in messages if re.match(r"repair r\w+ of", told)]
+    return begun, max(at for at, _ in messages)
 
 
 def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -35,6 +35,9 @@ from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
 from backfill_platform.spark.session import stopping_its_jobs
 from backfill_platform.warehouse.client import Warehouse
 
+_RETRIES = 2
+_RETRY_SECONDS = 5  # before the first retry; twice as long before each further one
+
 _KINDS: dict[str, set[str]] = {
     Layer.RAW: {"pyspark", "iceberg"},
     Layer.TRANSFORMED: {"pyspark", "iceberg"},
@@ -59,8 +62,6 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         check_specs=check_specs(pipeline, partitions),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        # For failures that may pass; those that cannot forbid it themselves.
-        retry_policy=dg.RetryPolicy(max_retries=2, delay=5, backoff=dg.Backoff.EXPONENTIAL),
         description=pipeline.description,
     )
     def materialize(  # type: ignore[no-untyped-def]  # Dagster reads outputs into any annotation, and there are none
@@ -93,9 +94,16 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
                             context.log.info(told)
                     else:
                         report(context, event, repair.repair_id)
+        except TransientError as error:
+            # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
+            retry = context.op_execution_context.retry_number
+            if retry < _RETRIES:
+                context.log.warning(f"attempt {retry + 1} failed: {error}")
+                raise dg.RetryRequested(_RETRIES, _RETRY_SECONDS * 2**retry) from error
+            raise dg.Failure(str(error), allow_retries=False) from error
         except BackfillError as error:
-            raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
-        except Exception as error:  # a bug, or an engine's own error: no retry policy may repeat it blindly
+            raise dg.Failure(str(error), allow_retries=False) from error
+        except Exception as error:  # a bug, or an engine's own error: nothing may repeat it blindly
             raise dg.Failure(f"{type(error).__name__}: {_first_line(error)}", allow_retries=False) from error
         if failed:
             raise dg.Failure(_summary(failed), allow_retries=False)
