@@ -80,15 +80,15 @@ def test_shared_hours_queue_and_other_hours_run_side_by_side(stack: Stack) -> No
     assert overlap(worked["beside"], worked["one"]) or overlap(worked["beside"], worked["shares"]), worked
 
 
-def test_an_hour_is_quick(stack: Stack) -> None:
-    """The daemon looks at backfills every two seconds; Dagster's own takes up to 30 to begin, and 30 to notice the end."""
+def test_backfills_are_looked_at_every_two_seconds(stack: Stack) -> None:
+    """Dagster's own daemon takes up to 30 seconds to begin, and 30 to notice the end."""
     asked = time.monotonic()
     backfill = stack.launch_backfill(("raw/clickstream",), "1998-04-30-22:00", "1998-04-30-22:00")
     wait_until(lambda: stack.backfill_status(backfill) == "COMPLETED_SUCCESS", 120)
     took = time.monotonic() - asked
     (run,) = stack.runs(backfill)
-    begun, ended = work(stack, run)
-    assert took - (ended - begun) < 20, "the start of a process takes seconds on a busy machine, the ticks do not"
+    times = [at for at, _ in stack.messages(run)]
+    assert took - (max(times) - min(times)) < 15, "it is planned at one tick, and done at another"
 
 
 def counting(stack: Stack, backfill: str) -> str:
