@@ -12,6 +12,7 @@ from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.orchestration.sensors import Job, gap_sensor
+from backfill_platform.orchestration.turns import repair_job
 from backfill_platform.orchestration.undo import undo_job
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.settings import Settings, load_settings
@@ -30,7 +31,7 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         notices = Notices.of(pipeline, settings)
         assets.append(pipeline_assets(pipeline, partitions, notices))
         checks.append(gap_checks(pipeline, partitions))
-        repair = dg.define_asset_job(job_name(pipeline.name), dg.AssetSelection.assets(assets[-1]))
+        repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
         jobs += [undo_job(pipeline, notices), repair, look]
         sensors.append(gap_sensor(pipeline, repair, look))
@@ -42,11 +43,6 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         resources={**build_resources(settings), **(overrides or {})},
         executor=dg.in_process_executor,
     )
-
-
-def job_name(pipeline: str) -> str:
-    """The job that holds all assets of a pipeline."""
-    return f"{pipeline}_repair"
 
 
 @dg.definitions

@@ -10,11 +10,13 @@ import dagster as dg
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.plan import AssetPath
-from backfill_platform.definitions import build_definitions, job_name
+from backfill_platform.definitions import build_definitions
 from backfill_platform.errors import BackfillError, PermanentError
 from backfill_platform.lake.tables import Lake
-from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs, run_range, run_undo
+from backfill_platform.orchestration.launch import dagster_instance, run_range, run_undo
+from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.turns import repair_job
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
@@ -73,7 +75,7 @@ class Platform:
         result = run_range(
             build_definitions(self.settings, overrides={"listener": listener}),
             self.instance,
-            job=job_name(pipeline.name),
+            job=repair_job(pipeline.name),
             hours=hours,
             assets=assets,
             request=replace(request, requester="command line"),

@@ -2,7 +2,7 @@
 
 Each part is a child process with a log file, and leader of a process group that holds whatever it starts: code servers, runs.
 They end with this process, however it ends: it stops them in order when it is asked to, and a guard stops them when it is
-killed. Runs that went down with their group are reported failed at the next start, or they would hold up the pipeline for ever.
+killed. Runs that went down with their group are reported failed at the next start, and Dagster launches them again.
 """
 
 import fcntl
@@ -24,7 +24,8 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from backfill_platform.errors import SettingsError, TransientError
-from backfill_platform.orchestration.launch import dagster_instance, fail_dead_runs
+from backfill_platform.orchestration.launch import dagster_instance
+from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.settings import Settings, child_environment
 from backfill_platform.spark.session import connect_server_command
 from backfill_platform.warehouse.embedded import connect_or_start
@@ -119,7 +120,7 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         started = time.monotonic()
         watch = stack.enter_context(_guard(lock))
         for run_id in _fail_lost_runs(settings):
-            tell(f"run {run_id[:8]} was cut off when this home last went down; it is now marked as failed")
+            tell(f"run {run_id[:8]} was cut off when this home last went down; its backfill goes on with a new run")
         if settings.clickhouse_url is None:
             tell("starting the embedded warehouse")
             stack.enter_context(connect_or_start(settings.warehouse_dir))
@@ -146,7 +147,7 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         workspace = str(settings.project / "workspace.yaml")
         web = [_script("dagster-webserver"), "-h", "127.0.0.1", "-p", str(web_port), "-w", workspace]
         start("webserver", web)
-        start("daemon", [_script("dagster-daemon"), "run", "-w", workspace])
+        start("daemon", [sys.executable, "-m", "backfill_platform.orchestration.daemon", "run", "-w", workspace])
         for child in children:
             _await(child, _probe(child.name, spark_remote, web_url), stop_asked)
         services = Services(os.getpid(), web_url, spark_remote)
@@ -215,7 +216,7 @@ def _guard(lock: IO[str]) -> Iterator[Callable[[int], None]]:
 def _fail_lost_runs(settings: Settings) -> list[str]:
     """Report failed what Dagster believes to run although its process ended with an earlier `backfill up`.
 
-    Left alone such a run holds its pool, and with it every later run of the pipeline, for ever.
+    Before the daemons start, or one of them may close a backfill as failed before another one notes that its run is retried.
     """
     with dagster_instance(settings) as instance:
         return fail_dead_runs(instance, workers_too=True)

@@ -23,7 +23,11 @@ from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("backfill"))
-PIPELINES = ("backfill_platform.pipelines.clickstream", "backfill_platform_tests.browser.failing_pipeline")
+PIPELINES = (
+    "backfill_platform.pipelines.clickstream",
+    "backfill_platform_tests.browser.failing_pipeline",
+    "backfill_platform_tests.endless_pipeline",
+)
 START_SECONDS = 180
 STOP_SECONDS = 60
 
@@ -71,6 +75,20 @@ class Stack:
         )
         found = self.graphql(query, id=backfill)["partitionBackfillOrError"]["runs"]
         return {run["id"]: run["status"] for run in found}
+
+    def backfill_status(self, backfill: str) -> str:
+        """The status of a backfill."""
+        query = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+        return str(self.graphql(query, id=backfill)["partitionBackfillOrError"]["status"])
+
+    def messages(self, run: str) -> list[tuple[float, str]]:
+        """What a run has logged, and when in seconds since 1970."""
+        query = (
+            "query($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {"
+            " ... on MessageEvent { message timestamp } } } } } }"
+        )
+        events = self.graphql(query, id=run)["runOrError"]["eventConnection"]["events"]
+        return [(float(event["timestamp"]) / 1000, event["message"]) for event in events]
 
     def run_status(self, run: str) -> str:
         """The status of a run."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.core.hours import HOUR
+from backfill_platform.core.hours import HOUR, partition_key
 from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.clickstream import REQUESTS_FILE
 from backfill_platform.stack import _Child as Part
@@ -32,7 +32,7 @@ from backfill_platform_tests.fixtures_warehouse import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc")
 
-PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "dagster-daemon", "dagster api grpc")
+PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "orchestration.daemon", "dagster api grpc")
 PR_SET_CHILD_SUBREAPER = 36
 ORPHAN_SECONDS = 15  # the guard asks, waits ten seconds, and kills
 
@@ -93,22 +93,26 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
 
 
 @pytest.mark.slow
-def test_a_killed_one_leaves_no_orphan_and_the_next_one_finds_its_state(own: Stacks) -> None:
+@pytest.mark.parametrize("victim", ["backfill up", "the daemon"])
+def test_a_killed_one_leaves_no_orphan_and_the_next_one_goes_on(own: Stacks, victim: str) -> None:
     killed = own.running()
     publish_first_hour(killed.home)
-    run = start_long_run(killed)
+    backfill, run = start_long_run(killed)
     orphans = processes_of(killed.home).keys() - {killed.process.pid}
-    killed.process.kill()
-    killed.process.wait()
+    if victim == "the daemon":
+        (daemon,) = [pid for pid, command in processes_of(killed.home).items() if "orchestration.daemon run" in command]
+        os.kill(daemon, signal.SIGKILL)
+        assert killed.process.wait(STOP_SECONDS) == 1, "it ends with the reason, and whoever watches over it starts it again"
+    else:
+        killed.process.kill()
+        killed.process.wait()
     wait_until(lambda: is_free(killed.home), ORPHAN_SECONDS)
     # What follows is short of time: once the home is free, the next one starts.
     wait_until(lambda: not orphans & processes_of(killed.home).keys(), 2)
     assert silent(killed) == ["spark", "warehouse", "web"]
 
     again = own.running()
-    assert again.run_status(run) == "FAILURE"
-    assert pool(again) == []
-    assert_first_hour_is_there(again)
+    assert_it_goes_on(again, backfill, run)
 
 
 @pytest.mark.slow
@@ -117,7 +121,7 @@ def test_make_up_recovers_from_a_power_failure_and_ends_with_make(own: Stacks) -
         pytest.skip("`make up` runs what is in .venv, and there is none")
     lost = own.running()
     publish_first_hour(lost.home)
-    run = start_long_run(lost)
+    backfill, run = start_long_run(lost)
     for number in (signal.SIGSTOP, signal.SIGKILL):  # held first, so that nobody sees another one die
         for pid in processes_of(lost.home):
             with suppress(ProcessLookupError):
@@ -128,9 +132,8 @@ def test_make_up_recovers_from_a_power_failure_and_ends_with_make(own: Stacks) -
     # What make would install is not the subject: -o says that the environment is there.
     again = own.running(("make", "--no-print-directory", "-o", ".venv/.ready", "up"))
     assert f"run {run[:8]} was cut off" in again.output
-    assert again.run_status(run) == "FAILURE"
-    assert_first_hour_is_there(again)
-    publish_first_hour(again.home)  # or the lost run would hold the pool for ever
+    assert_it_goes_on(again, backfill, run)
+    publish_first_hour(again.home)  # or the lost run would hold its hours for ever
 
     again.process.terminate()
     again.process.wait(STOP_SECONDS)
@@ -161,29 +164,25 @@ def publish_first_hour(home: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def assert_first_hour_is_there(stack: Stack) -> None:
-    """Dagster knows it, and the warehouse has the sessions that its requests make."""
-    assert stack.partitions("warehouse/sessions")["1998-04-30-22:00"] == "MATERIALIZED"
+def assert_it_goes_on(stack: Stack, backfill: str, run: str) -> None:
+    """The backfill of the rest of the day succeeds by itself, with a second run; no session is lost or there twice."""
+    wait_until(lambda: stack.backfill_status(backfill) not in ("REQUESTED", "COMPLETING"), 300)
+    assert stack.backfill_status(backfill) == "COMPLETED_SUCCESS"
+    runs = stack.runs(backfill)
+    assert (runs.pop(run), list(runs.values())) == ("FAILURE", ["SUCCESS"])
+    assert stack.partitions("warehouse/sessions") == {partition_key(FIRST + n * HOUR): "MATERIALIZED" for n in range(24)}
     requests, _ = clickstream_reference.read_requests(REQUESTS_FILE)
-    hours = [row[0] for row in clickstream_reference.sessions((r for r in requests if r.at < FIRST + HOUR), FIRST + HOUR)]
-    sql = f"SELECT sum(sign) FROM transformed.sessions WHERE toUnixTimestamp(hour) = {int(FIRST.timestamp())}"
-    assert stack.query(sql) == [[str(hours.count(FIRST))]]
+    expected = len(list(clickstream_reference.sessions(requests, FIRST + 24 * HOUR)))
+    assert stack.query("SELECT sum(sign), count() FROM transformed.sessions FINAL") == [[str(expected)] * 2]
+    assert stack.query("SELECT sum(sign) FROM transformed.sessions") == [[str(expected)]]
 
 
-def start_long_run(stack: Stack) -> str:
-    """Have the daemon run the rest of the day; the id of the run, which is at work in a process of its own."""
+def start_long_run(stack: Stack) -> tuple[str, str]:
+    """Have the daemon run the rest of the day; the ids of the backfill and its run, at work in a process of its own."""
     backfill = stack.launch_backfill(ASSETS, "1998-04-30-23:00", "1998-05-01-21:00")
     wait_until(lambda: bool(stack.runs(backfill)), 90)
     (run,) = stack.runs(backfill)
-    wait_until(lambda: pool(stack) == [run], 90)
+    wait_until(lambda: any(told.startswith("step 2 ") for _, told in stack.messages(run)), 120)
     workers = [command for command in processes_of(stack.home).values() if re.search("multiprocessing.spawn", command)]
     assert workers, "a run has a process of its own"
-    return run
-
-
-def pool(stack: Stack) -> list[str]:
-    """The runs that hold the pool of the pipeline."""
-    limits = stack.graphql("{ instance { concurrencyLimits { concurrencyKey activeRunIds } } }")["instance"][
-        "concurrencyLimits"
-    ]
-    return [run for limit in limits if limit["concurrencyKey"] == "pipeline_clickstream" for run in limit["activeRunIds"]]
+    return backfill, run

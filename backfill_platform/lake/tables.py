@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from backfill_platform.core.hours import HourRange, merge_hours
@@ -96,14 +98,18 @@ class Lake:
     def __init__(self, catalog_uri: str, root_uri: str) -> None:
         """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata."""
         self.root_uri = root_uri.rstrip("/")
-        self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+        try:
+            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+        except OperationalError:  # another process has just created the catalog's tables
+            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
 
     def ensure(self, table: Table) -> None:
         """Create the table where it is missing, with an empty first snapshot, which branches need.
 
         Raises PreconditionError when it exists with other columns.
         """
-        self._catalog.create_namespace_if_not_exists(str(table.layer))
+        with suppress(IntegrityError):  # another process was faster
+            self._catalog.create_namespace_if_not_exists(str(table.layer))
         fields = [
             NestedField(number, column.name, _TYPES[column.type], required=False, doc=column.description)
             for number, column in enumerate(table.columns, 1)
@@ -227,11 +233,11 @@ class Lake:
         """Forget a branch; a missing one is fine."""
         self._commit(table, lambda found: _drop_branch(found, branch))
 
-    def sweep(self, table: Table) -> None:
-        """Discard the branches that attempts left behind when they died. No other attempt at the table may be alive."""
-        for branch in self._catalog.load_table(table.path).refs():
-            if branch != MAIN:
-                self.discard(table, branch, branch)
+    def sweep(self, table: Table, at_work: Callable[[], Collection[str]] = tuple) -> None:
+        """Discard the branches that attempts left behind when they died; `at_work` names those that live, and is asked last."""
+        branches = set(self._catalog.load_table(table.path).refs()) - {MAIN}
+        for branch in branches - set(at_work() if branches else ()):
+            self.discard(table, branch, branch)
 
     def discard(self, table: Table, branch: str, attempt: str) -> None:
         """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""

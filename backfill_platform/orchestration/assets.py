@@ -16,32 +16,31 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.core.hours import format_hour, partition_key
+from backfill_platform.core.hours import format_hour
 from backfill_platform.core.identity import repair_id
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
 from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
-from backfill_platform.orchestration.attention import TEXTS, attention, judged
+from backfill_platform.orchestration.attention import TEXTS
 from backfill_platform.orchestration.notices import NOTHING, Notices, telling
 from backfill_platform.orchestration.partitions import hours_of_run
-from backfill_platform.orchestration.request import Margins, RepairConfig, Request
-from backfill_platform.orchestration.show import (
-    check_metadata,
-    column_schema,
-    facts_metadata,
-    hour_metadata,
-    markdown,
-    range_overview,
-)
+from backfill_platform.orchestration.report import report
+from backfill_platform.orchestration.request import REPAIR_TAG, Margins, RepairConfig, Request
+from backfill_platform.orchestration.show import column_schema
+from backfill_platform.orchestration.turns import repairs_at_work, wait_for_turn
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.engine import Context, Landing, run
-from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome, Listener, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome, Listener, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.spark.session import stopping_its_jobs
 from backfill_platform.warehouse.client import Warehouse
+
+_RETRIES = 2
+_RETRY_SECONDS = 5  # before the first retry; twice as long before each further one
 
 _KINDS: dict[str, set[str]] = {
     Layer.RAW: {"pyspark", "iceberg"},
@@ -69,9 +68,6 @@ def pipeline_assets(
         check_specs=check_specs(pipeline, partitions),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=pool_name(pipeline.name),
-        # For failures that may pass; those that cannot forbid it themselves.
-        retry_policy=dg.RetryPolicy(max_retries=2, delay=5, backoff=dg.Backoff.EXPONENTIAL),
         description=pipeline.description,
     )
     def materialize(  # type: ignore[no-untyped-def]  # Dagster reads outputs into any annotation, and there are none
@@ -86,9 +82,11 @@ def pipeline_assets(
         try:
             request = Request.from_tags(config.with_tags(context.run.tags))
             plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), request.assets(selected))
+            wait_for_turn(context, pipeline)
             with (
-                telling(context, notices, pipeline, plan.hours, plan.assets) as notice,
-                open_context(context, pipeline, connections, lambda: spark.spark_session, request) as repair,
+                telling(context, notices, pipeline, plan.hours, plan.assets, retries=_RETRIES) as notice,
+                stopping_its_jobs(lambda: spark.spark_session) as session,
+                open_context(context, pipeline, connections, session, request) as repair,
             ):
                 notice.begin(repair)
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
@@ -106,10 +104,17 @@ def pipeline_assets(
                         elif event.error:
                             context.log.info(told)
                     else:
-                        _report(context, event, repair.repair_id)
+                        report(context, event, repair.repair_id)
+        except TransientError as error:
+            # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
+            retry = context.op_execution_context.retry_number
+            if retry < _RETRIES:
+                context.log.warning(f"attempt {retry + 1} failed: {error}")
+                raise dg.RetryRequested(_RETRIES, _RETRY_SECONDS * 2**retry) from error
+            raise dg.Failure(str(error), allow_retries=False) from error
         except BackfillError as error:
-            raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
-        except Exception as error:  # a bug, or an engine's own error: no retry policy may repeat it blindly
+            raise dg.Failure(str(error), allow_retries=False) from error
+        except Exception as error:  # a bug, or an engine's own error: nothing may repeat it blindly
             raise dg.Failure(f"{type(error).__name__}: {_first_line(error)}", allow_retries=False) from error
         if failed:
             raise dg.Failure(_summary(failed), allow_retries=False)
@@ -128,11 +133,6 @@ def _walk(plan: Plan, repair: Context, request: Request) -> Iterator[Event]:
         yield from run(one, repair if one is plan else replace(repair, landing=Landing.MISSING))
 
 
-def pool_name(pipeline: str) -> str:
-    """The pool by which Dagster lets one run at a time write the tables of a pipeline."""
-    return f"pipeline_{pipeline}"
-
-
 @contextmanager
 def open_context(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
@@ -145,6 +145,9 @@ def open_context(
 
     Raises UsageError for a contract that cannot be used.
     """
+    name = repair_id(datetime.now(UTC), os.urandom(3))
+    # Before it stages anything: by this tag others leave it alone.
+    context.instance.add_run_tags(context.run.run_id, {REPAIR_TAG: name})
     with ExitStack() as stack:
 
         @cache
@@ -157,7 +160,7 @@ def open_context(
             spark,
             warehouse,
             clock=lambda: datetime.now(UTC),
-            repair_id=repair_id(datetime.now(UTC), os.urandom(3)),
+            repair_id=name,
             reason=request.reason,
             requester=request.requester,
             code_version=version("backfill-platform"),
@@ -168,6 +171,7 @@ def open_context(
             heal=request.heal,
             unsealed=request.unsealed,
             tenants=request.tenants,
+            at_work=repairs_at_work(context),
         )
 
 
@@ -237,52 +241,6 @@ def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-def _report(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
-    """Log the hours of a finished step: materializations of the good ones, then the checks of all."""
-    asset = dg.AssetKey(list(finished.step.asset))
-    for outcome in finished.outcomes:
-        if not outcome.error:
-            context.log_event(
-                dg.AssetMaterialization(asset, partition=partition_key(outcome.hour), metadata=hour_metadata(outcome, repair))
-            )
-    context.log_event(
-        dg.AssetObservation(
-            asset,
-            description=f"{finished.step.hours}: {finished.step.explanation}",
-            metadata={
-                **facts_metadata(finished.facts),
-                **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in finished.tables},
-                "repair": repair,
-                "hours": dg.MetadataValue.md(range_overview(finished.outcomes)),
-            },
-        )
-    )
-    for evaluation in _evaluations(context, asset, finished.outcomes):
-        context.log_event(evaluation)
-    for evaluation in attention(context.instance, finished.step, finished.outcomes, repair):
-        context.log_event(evaluation)
-
-
-def _evaluations(
-    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    declared = {key.name for key in context.selected_asset_check_keys if key.asset_key == asset}
-    known = judged(context.instance, asset, [partition_key(outcome.hour) for outcome in outcomes])
-    for outcome in outcomes:
-        for check in outcome.checks:
-            if check.name in declared:
-                yield dg.AssetCheckEvaluation(
-                    asset_key=asset,
-                    check_name=check.name,
-                    passed=check.passed,
-                    partition=partition_key(outcome.hour),
-                    severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
-                    description=check.description,
-                    metadata=check_metadata(check),
-                    target_materialization_data=known.get(partition_key(outcome.hour)),
-                )
 
 
 def _summary(failed: Sequence[HourOutcome]) -> str:

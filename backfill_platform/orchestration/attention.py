@@ -47,19 +47,22 @@ def judged(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Collection[st
 
 
 def attention(
-    instance: dg.DagsterInstance, step: Step, outcomes: Sequence[HourOutcome], repair: str
+    instance: dg.DagsterInstance, step: Step, outcomes: Sequence[HourOutcome], repair: str, known: Judged
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """What a step says about its hours: no gap where one was materialized, and what waits for a person to publish it."""
+    """What a step says about its hours: no gap where one was materialized, and what waits for a person to publish it.
+
+    `known` are the materializations of the step's own asset.
+    """
     asset = dg.AssetKey(list(step.asset))
     if step.action is not Action.DRY_RUN and (step.promote or step.action is Action.PUBLISH):
-        good = [outcome for outcome in outcomes if not outcome.error]
-        known = judged(instance, asset, [partition_key(outcome.hour) for outcome in good])
-        for outcome in good:
-            yield evaluation(asset, NO_GAP, outcome.hour, True, "materialized", {"repair": repair}, known)
+        for outcome in outcomes:
+            if not outcome.error:
+                yield evaluation(asset, NO_GAP, outcome.hour, True, "materialized", {"repair": repair}, known)
     if step.asset[0] not in (DRY_RUN, WAREHOUSE):
         return
     target = dg.AssetKey([WAREHOUSE, step.node.table.name])
-    known = judged(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
+    if target != asset:
+        known = judged(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
     for outcome in outcomes:
         differs = any(outcome.facts.get(name) for name in DIFFERENCES)
         if not outcome.error and (step.action is Action.PUBLISH or not differs):

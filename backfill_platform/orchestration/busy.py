@@ -7,15 +7,8 @@ from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from backfill_platform.core.hours import parse_hour
 from backfill_platform.orchestration.partitions import hours_of_tags
+from backfill_platform.orchestration.recovery import UNFINISHED
 from backfill_platform.pipelines.spec import Pipeline
-
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def hours_in_work(

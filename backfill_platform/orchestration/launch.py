@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import dagster as dg
 
@@ -13,15 +11,11 @@ from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.plan import AssetPath
 from backfill_platform.errors import SettingsError
 from backfill_platform.orchestration.partitions import range_tags
+from backfill_platform.orchestration.recovery import NEVER_RETRIED, fail_dead_runs, this_process
 from backfill_platform.orchestration.request import PROCESS_TAG, Request
+from backfill_platform.orchestration.turns import undo_job_name
 from backfill_platform.settings import Settings
 
-_UNFINISHED = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -40,43 +34,21 @@ def prepare_instance(settings: Settings) -> None:
 def dagster_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The instance of the settings: the one that `backfill up` serves."""
     prepare_instance(settings)
-    with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+    with _dagster_home(str(settings.dagster_home)) as home, dg.DagsterInstance.from_config(home) as instance:
         yield instance
 
 
-def fail_dead_runs(instance: dg.DagsterInstance, *, workers_too: bool = False) -> list[str]:
-    """Report the runs failed whose process was killed, so that they do not hold the pool of their pipeline for ever.
-
-    Runs of a command line carry their process in a tag. `workers_too` takes all other unfinished runs for dead as well, which
-    is true while no daemon of the instance is running. Returns the ids of the runs.
-    """
-    dead = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED)):
-        process = run.tags.get(PROCESS_TAG)
-        if _is_alive(process) if process else not workers_too:
-            continue
-        instance.report_run_failed(run, "The process of this run was killed. Re-execute what is missing.")
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-        dead.append(run.run_id)
-    return dead
-
-
-def this_process() -> str:
-    """Names this process on this machine, across restarts of either."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
-
-
-def _is_alive(process: str) -> bool:
-    host, pid, started = process.rsplit(":", 2)
-    return host != socket.gethostname() or _started(int(pid)) == started
-
-
-def _started(pid: int) -> str:
-    """When a process started, in the kernel's ticks; empty where there is none, or no /proc to ask."""
+@contextmanager
+def _dagster_home(home: str) -> Iterator[str]:
+    """dagster.yaml names its storage by the variable that Dagster's own commands require."""
+    before = os.environ.get("DAGSTER_HOME")
+    os.environ["DAGSTER_HOME"] = home
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except OSError:
-        return ""
+        yield home
+    finally:
+        os.environ.pop("DAGSTER_HOME")
+        if before is not None:
+            os.environ["DAGSTER_HOME"] = before
 
 
 def run_range(
@@ -96,7 +68,7 @@ def run_range(
     return definitions.resolve_job_def(job).execute_in_process(
         instance=instance,
         asset_selection=[dg.AssetKey(list(path)) for path in assets],
-        tags={**range_tags(hours), **request.to_tags(), PROCESS_TAG: this_process()},
+        tags={**range_tags(hours), **request.to_tags(), **NEVER_RETRIED, PROCESS_TAG: this_process()},
         run_config=_QUIET,
         raise_on_error=False,
     )
@@ -116,7 +88,7 @@ def run_undo(
     fail_dead_runs(instance)
     bounds = {} if hours is None else {"start": format_hour(hours.start), "end": format_hour(hours.end)}
     whose = {} if tenant is None else {"tenant": tenant}
-    return definitions.resolve_job_def(f"{pipeline}_undo").execute_in_process(
+    return definitions.resolve_job_def(undo_job_name(pipeline)).execute_in_process(
         instance=instance,
         tags={**Request(requester=requester).to_tags(), PROCESS_TAG: this_process()},
         run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds, **whose}}}},

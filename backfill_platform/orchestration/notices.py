@@ -59,6 +59,7 @@ class Notice:
     context: RunContext
     asked: Asked
     outbox: Outbox
+    retries: int = 0  # of failures that may pass; only the last of them is told
     outcomes: list[HourOutcome] = field(default_factory=list)
     conflicts: int = 0
 
@@ -95,11 +96,7 @@ class Notice:
     def end(self, error: BaseException | None) -> None:
         """Tell how it ended, and wait until everything is told or the patience is over."""
         interrupted = error is not None and not isinstance(error, Exception)
-        policy = self.context.op_def.retry_policy
-        tries_again = (
-            isinstance(error, TransientError) and policy is not None and self.context.retry_number < policy.max_retries
-        )
-        if not tries_again:
+        if not (isinstance(error, TransientError) and self.context.retry_number < self.retries):
             self._post(lambda: ended(self.asked, self.outcomes, error=_words(error), conflicts=self.conflicts))
         for delivery in self.outbox.close(_INTERRUPTED_SECONDS if interrupted else None):
             if delivery.problem:
@@ -124,6 +121,7 @@ def telling(
     hours: HourRange | None,
     assets: Sequence[AssetPath] = (),
     undoes: str = "",
+    retries: int = 0,
 ) -> Iterator[Notice]:
     """Tell the watchers of the run in this block: what it raises is told, and raised on."""
     tags = context.run.tags
@@ -139,7 +137,7 @@ def telling(
     )
     if notices.watch.missing:
         context.log.info(f"nobody is told as {', '.join(notices.watch.missing)}: BACKFILL_WATCHERS does not have them")
-    notice = Notice(context, asked, notices.watch.outbox())
+    notice = Notice(context, asked, notices.watch.outbox(), retries)
     try:
         yield notice
     except BaseException as error:

@@ -8,6 +8,8 @@ from backfill_platform.core.hours import HOUR, HourRange, parse_hour, partition_
 from backfill_platform.errors import SettingsError
 from backfill_platform.pipelines.spec import Pipeline
 
+_START_TAG, _END_TAG = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
 # Dagster's web pages stay quick up to about 25,000 partitions of an asset; this leaves room for a few years.
 _MOST_HOURS = 50_000
 
@@ -37,14 +39,12 @@ def hours_of_run(context: dg.AssetExecutionContext) -> HourRange:
 
 def range_tags(hours: HourRange) -> dict[str, str]:
     """The run tags by which Dagster runs a whole range in one run; its ends are inclusive."""
-    return {
-        "dagster/asset_partition_range_start": partition_key(hours.start),
-        "dagster/asset_partition_range_end": partition_key(hours.end - HOUR),
-    }
+    return {_START_TAG: partition_key(hours.start), _END_TAG: partition_key(hours.end - HOUR)}
 
 
 def hours_of_tags(tags: Mapping[str, str]) -> HourRange | None:
-    """The hours of a run by its tags: a range of partitions, or one. None for a run without."""
-    first = tags.get("dagster/asset_partition_range_start") or tags.get("dagster/partition")
-    last = tags.get("dagster/asset_partition_range_end") or first
-    return None if first is None or last is None else HourRange(parse_hour(first), parse_hour(last) + HOUR)
+    """The hours of a run over one partition or a range of them, from its tags; None where it has no partitions."""
+    first = tags.get(_START_TAG) or tags.get("dagster/partition")
+    if first is None:
+        return None
+    return HourRange(parse_hour(first), parse_hour(tags.get(_END_TAG, first)) + HOUR)

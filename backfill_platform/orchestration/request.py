@@ -29,7 +29,9 @@ TENANTS_TAG = "backfill/tenants"
 MODE_TAG = "backfill/mode"
 MARGINS_TAG = "backfill/margins"
 ROUTINE_TAG = "backfill/routine"
-PROCESS_TAG = "backfill/process"  # written by us, never by people
+# Written by us, never by people: the process of a command line's run, and the name of the repair that a run is at work on.
+PROCESS_TAG = "backfill/process"
+REPAIR_TAG = "backfill/repair"
 _TAGS = (
     MODE_TAG,
     REASON_TAG,
@@ -42,6 +44,7 @@ _TAGS = (
     UNSEALED_TAG,
     ROUTINE_TAG,
 )
+_OURS = (PROCESS_TAG, REPAIR_TAG)
 _SENSOR = "dagster/sensor_name"
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -82,7 +85,9 @@ class Request:
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> "Request":
         """Read the tags of a run. Raises UsageError naming the tag and what it can be; also for a tag that nobody knows."""
-        unknown = sorted(name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG))
+        unknown = sorted(
+            name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG, REPAIR_TAG)
+        )
         if unknown:
             raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(_TAGS)}")
         try:

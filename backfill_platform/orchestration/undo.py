@@ -8,9 +8,11 @@ from pydantic import Field
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
-from backfill_platform.orchestration.assets import open_context, pool_name
+from backfill_platform.orchestration.assets import open_context
 from backfill_platform.orchestration.notices import NOTHING, Notices, telling
+from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.turns import undo_job_name, wait_for_turn
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.undo import Undone, describe, undo
@@ -32,15 +34,16 @@ class UndoConfig(dg.Config):
 
 
 def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition:
-    """A job of one op that waits for the pipeline's pool, as its repairs do."""
+    """A job of one op that takes turns with all repairs of the pipeline."""
 
-    @dg.op(name=f"{pipeline.name}_undo_op", pool=pool_name(pipeline.name))
+    @dg.op(name=f"{pipeline.name}_undo_op")
     def take_back(
         context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
     ) -> dict[str, object]:
         try:
             asked = Request.from_tags(context.run.tags)
             request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
+            wait_for_turn(context, pipeline)
             with (
                 telling(context, notices, pipeline, None, undoes=config.repair) as notice,
                 open_context(context, pipeline, connections, _no_spark, request) as repair,
@@ -58,7 +61,11 @@ def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition
             raise dg.Failure("; ".join(map(describe, failed)), allow_retries=False)
         return {"repair": repair.repair_id, "tables": [_plain(undone) for undone in tables]}
 
-    @dg.job(name=f"{pipeline.name}_undo", description=f"Take back what a repair of {pipeline.name} published.")
+    @dg.job(
+        name=undo_job_name(pipeline.name),
+        description=f"Take back what a repair of {pipeline.name} published.",
+        tags=NEVER_RETRIED,
+    )
     def job() -> None:
         take_back()
 

@@ -59,6 +59,7 @@ class Context:
 
     `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write. With
     `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake and in the warehouse.
+    `at_work` names the other repairs that may be under way, on other hours.
     """
 
     pipeline: Pipeline
@@ -77,6 +78,7 @@ class Context:
     heal: bool = False
     unsealed: bool = False
     tenants: tuple[str, ...] = ()
+    at_work: Callable[[], Collection[str]] = tuple
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -98,7 +100,7 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
             lake.ensure(kept)
-            lake.sweep(kept)
+            lake.sweep(kept, context.at_work)
     begin(plan, context)
     since = _net_states(plan, context)
     try:

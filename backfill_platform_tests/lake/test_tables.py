@@ -195,6 +195,17 @@ def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, 
     assert lake.snapshot(table, branch="dead") is None
 
 
+def test_what_others_are_at_work_on_is_not_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+    for attempt in ("dead", "alive"):
+        folder = tmp_path / "lake" / "data" / "raw" / "events" / attempt
+        folder.mkdir(parents=True)
+        lake.stage(table, attempt, [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
+    lake.sweep(table, lambda: {"alive"})
+    assert lake.snapshot_id(table, branch="dead") is None
+    assert [file.rows for file in lake.files(table, [hour(0)], branch="alive")] == [3]
+    assert folder.exists()
+
+
 def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:
     rejects = quarantine_of(TABLE)
     lake.ensure(rejects)

@@ -20,7 +20,10 @@ from backfill_platform.repair.engine import Landing
     ],
 )
 def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
-    assert Request.from_tags({**request_.to_tags(), "dagster/partition": "x", "backfill/process": "y"}) == request_
+    assert (
+        Request.from_tags({**request_.to_tags(), "dagster/partition": "x", "backfill/process": "y", "backfill/repair": "z"})
+        == request_
+    )
 
 
 def test_a_run_without_tags_may_do_what_is_safe() -> None:
