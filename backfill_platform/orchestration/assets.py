@@ -80,15 +80,15 @@ def pipeline_assets(
         selected = [(key.path[0], key.path[1]) for key in context.selected_asset_keys]
         failed: list[HourOutcome] = []
         try:
-            request = Request.from_tags(config.with_tags(context.run.tags))
-            plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), request.assets(selected))
-            wait_for_turn(context, pipeline)
-            with (
-                telling(context, notices, pipeline, plan.hours, plan.assets, retries=_RETRIES) as notice,
-                stopping_its_jobs(lambda: spark.spark_session) as session,
-                open_context(context, pipeline, connections, session, request) as repair,
-            ):
-                notice.begin(repair)
+            hours = hours_of_run(context)
+            with ExitStack() as stack:
+                notice = stack.enter_context(telling(context, notices, pipeline, hours, selected, retries=_RETRIES))
+                request = Request.from_tags(config.with_tags(context.run.tags))
+                plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected))
+                wait_for_turn(context, pipeline)
+                session = stack.enter_context(stopping_its_jobs(lambda: spark.spark_session))
+                repair = stack.enter_context(open_context(context, pipeline, connections, session, request))
+                notice.begin(repair, plan.assets)
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in _walk(plan, repair, request):
                     listener(event)

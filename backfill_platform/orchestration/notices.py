@@ -68,10 +68,11 @@ class Notice:
         """Whether watchers hear of the run only when something is wrong."""
         return self.context.run.tags.get(ROUTINE_TAG) == "true"
 
-    def begin(self, repair: Context) -> None:
+    def begin(self, repair: Context, assets: Sequence[AssetPath] = ()) -> None:
         """The run knows what it works on; that is told unless this is a further try."""
         self.asked = replace(
             self.asked,
+            assets=tuple(assets),
             repair_id=repair.repair_id,
             reason=repair.reason,
             requester=repair.requester,

@@ -1,5 +1,6 @@
 """The job that undoes a repair, for the launchpad and the command line."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NoReturn
 
@@ -41,13 +42,12 @@ def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition
         context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
     ) -> dict[str, object]:
         try:
-            asked = Request.from_tags(context.run.tags)
-            request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
-            wait_for_turn(context, pipeline)
-            with (
-                telling(context, notices, pipeline, None, undoes=config.repair) as notice,
-                open_context(context, pipeline, connections, _no_spark, request) as repair,
-            ):
+            with ExitStack() as stack:
+                notice = stack.enter_context(telling(context, notices, pipeline, None, undoes=config.repair))
+                asked = Request.from_tags(context.run.tags)
+                request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
+                wait_for_turn(context, pipeline)
+                repair = stack.enter_context(open_context(context, pipeline, connections, _no_spark, request))
                 notice.begin(repair)
                 tables = []
                 for undone in undo(repair, config.repair, config.hours(), config.tenant):

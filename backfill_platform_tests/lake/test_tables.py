@@ -201,7 +201,7 @@ def test_what_others_are_at_work_on_is_not_swept_away(lake: Lake, table: Table, 
         folder.mkdir(parents=True)
         lake.stage(table, attempt, [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
     lake.sweep(table, lambda: {"alive"})
-    assert lake.snapshot_id(table, branch="dead") is None
+    assert lake.snapshot(table, branch="dead") is None
     assert [file.rows for file in lake.files(table, [hour(0)], branch="alive")] == [3]
     assert folder.exists()
 

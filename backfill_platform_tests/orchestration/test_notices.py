@@ -207,8 +207,9 @@ def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> Non
         pipeline, says = replace(pipeline, seal_after=timedelta(days=365 * 100)), "others may write it until"
     else:
         name = f"transformed.{stage.world.sessions}"
-        doubled = f"INSERT INTO {name} SELECT * FROM {name} WHERE hour = toDateTime({int(hour(1).timestamp())})"
-        stage.world.warehouse.command(doubled, settings={"optimize_on_insert": 0}, doing="doubling states")
+        lone = "* REPLACE (client_id + 5000 AS client_id, -1 AS sign)"
+        cancels = f"INSERT INTO {name} SELECT {lone} FROM {name} FINAL WHERE hour = toDateTime({int(hour(1).timestamp())})"
+        stage.world.warehouse.command(cancels, settings={"optimize_on_insert": 0}, doing="writing cancels without a state")
         damage(stage)
         says = "--heal"
     result = stage.run(stage.published, pipeline=pipeline, request=request)
@@ -261,8 +262,7 @@ def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:
     stage.run(stage.published, listener=interrupt)
     assert stage.subjects[:2] == ["repair started", "repair failed"]
     assert "What went wrong: the run was interrupted" in stage.told[0]["text"]
-    # Dagster's retry policy also covers interrupts: the op goes on, and so its end is told as well.
-    assert stage.subjects[2:] == ["repair finished"]
+    assert stage.subjects[2:] == []
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "unavailable", "hangs"])
