@@ -32,7 +32,6 @@ from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, Listener, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
-from backfill_platform.spark.session import stopping_its_jobs
 from backfill_platform.warehouse.client import Warehouse
 
 _RETRIES = 2
@@ -75,10 +74,7 @@ def pipeline_assets(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinitio
         try:
             plan = make_plan(pipeline.name, pipeline.nodes, hours_of_run(context), selected)
             wait_for_turn(context, pipeline)
-            with (
-                stopping_its_jobs(lambda: spark.spark_session) as session,
-                open_context(context, pipeline, connections, session) as repair,
-            ):
+            with open_context(context, pipeline, connections, lambda: spark.spark_session) as repair:
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in run(plan, repair):
                     listener(event)
