@@ -36,7 +36,6 @@ from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome,
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
-from backfill_platform.spark.session import stopping_its_jobs
 from backfill_platform.warehouse.client import Warehouse
 
 _RETRIES = 2
@@ -86,8 +85,8 @@ def pipeline_assets(
                 request = Request.from_tags(config.with_tags(context.run.tags))
                 plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected))
                 wait_for_turn(context, pipeline)
-                session = stack.enter_context(stopping_its_jobs(lambda: spark.spark_session))
-                repair = stack.enter_context(open_context(context, pipeline, connections, session, request))
+                opened = open_context(context, pipeline, connections, lambda: spark.spark_session, request)
+                repair = stack.enter_context(opened)
                 notice.begin(repair, plan.assets)
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in _walk(plan, repair, request):

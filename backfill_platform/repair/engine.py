@@ -6,14 +6,14 @@ An hour that fails a step is named and left as it was; later steps skip what dep
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from backfill_platform.core.contract import ANYTHING, Contract
-from backfill_platform.core.hours import HOUR, format_hour
+from backfill_platform.core.hours import HOUR, HourRange, format_hour
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _ALONE = (
     "the hour was never built, so the rows of its other tenants are not known; build it for all tenants first (without tenants)"
 )
+
+# At a time: rows read to build hours, and rows staged beside a table to compare them (about 1 kB of memory each).
+_MOST_ROWS = {Action.LAND: 0, Action.BUILD: 50_000_000, Action.DRY_RUN: 3_000_000, Action.PUBLISH: 3_000_000}
+_MOST_HOURS = 720
 
 Failed = Mapping[AssetPath, Mapping[datetime, HourOutcome]]
 
@@ -106,13 +110,15 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
-            started = context.clock()
-            finished = _walk(step, failed, since.get(step.asset, {}), context)
-            if step.action in (Action.LAND, Action.BUILD):
-                lake_step(step, [outcome for outcome in finished.outcomes if outcome.due is None], context, started)
-            failed[step.asset] = {outcome.hour: outcome for outcome in finished.outcomes if outcome.error}
-            yield from finished.outcomes
-            yield finished
+            for part in _parts(step, context):
+                started = context.clock()
+                finished = _walk(part, failed, since.get(step.asset, {}), context)
+                if step.action in (Action.LAND, Action.BUILD):
+                    lake_step(step, [outcome for outcome in finished.outcomes if outcome.due is None], context, started)
+                bad = {outcome.hour: outcome for outcome in finished.outcomes if outcome.error}
+                failed.setdefault(step.asset, {}).update(bad)
+                yield from finished.outcomes
+                yield finished
     finally:
         for step in plan.steps:
             if step.action in (Action.LAND, Action.BUILD) and not step.promote:
@@ -129,6 +135,26 @@ def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:
     return found
 
 
+def _parts(step: Step, context: Context) -> Iterator[Step]:
+    """The step over as many hours at a time as fit in memory: what is finished stays finished if the rest fails or dies.
+
+    What a dry run builds stays on one branch, which is made anew by each step: it is done as a whole.
+    """
+    source = step.node.table if step.action in (Action.DRY_RUN, Action.PUBLISH) else step.node.reads
+    if step.from_branch or (step.action is Action.BUILD and not step.promote):
+        yield step
+        return
+    most = _MOST_ROWS[step.action]
+    rows = {} if source is None else context.lake.rows_by_hour(source, step.hours)
+    first, held = step.hours.start, 0
+    for hour in step.hours:
+        held += rows.get(hour, 0)
+        if hour > first and (held > most or hour - first >= _MOST_HOURS * HOUR):
+            yield replace(step, hours=HourRange(first, hour))
+            first, held = hour, rows.get(hour, 0)
+    yield replace(step, hours=HourRange(first, step.hours.end))
+
+
 def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> StepFinished:
     """Do one step for the hours that have what they need; the others are named with what they wait for."""
     if step.action is Action.LAND:
@@ -136,7 +162,8 @@ def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> 
     if step.action is Action.BUILD:
         return _build(step, failed, context)
     table = step.node.table
-    lake, here = context.lake, failed.get(table.path, {})
+    lake = context.lake
+    here = {hour: outcome for hour, outcome in failed.get(table.path, {}).items() if hour in step.hours}
     outcomes = [_waiting(step, hour, table, because) for hour, because in here.items()]
     if not step.from_branch:
         built = lake.built_hours(table)

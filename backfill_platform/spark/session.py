@@ -1,16 +1,8 @@
 """The Spark session: one set of options for a classic local session and for a Connect server."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from collections.abc import Mapping
 
 OPTIONS: Mapping[str, str] = {
     # Instants are UTC everywhere; INT96, Spark's default on disk, is refused by pyiceberg.
@@ -54,29 +46,6 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
     }
-
-
-@contextmanager
-def stopping_its_jobs(start: Callable[[], SparkSession]) -> Iterator[Callable[[], SparkSession]]:
-    """Yields what starts the session, once, when it is first asked; its jobs are stopped when the block is interrupted.
-
-    A Connect server would go on with them for minutes after its client has gone. Only the jobs of this session are stopped.
-    """
-    started: list[SparkSession] = []
-
-    @cache
-    def session() -> SparkSession:
-        started.append(start())
-        return started[0]
-
-    try:
-        yield session
-    except BaseException as error:
-        # Other errors have either come from the server, or leave no job behind.
-        if started and not isinstance(error, Exception):
-            with suppress(Exception):
-                started[0].interruptAll()
-        raise
 
 
 def connect_server_command(*, port: int, master: str, driver_memory: str) -> list[str]:
