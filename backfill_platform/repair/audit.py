@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
+from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import Lake, quarantine_of
@@ -175,7 +175,9 @@ def promote(lake: Lake, table: Table, hours: Collection[datetime], repair: str) 
 def _stage(
     rows: DataFrame, lake: Lake, table: Table, hours: Collection[datetime], repair: str, sort_by: tuple[str, ...]
 ) -> None:
-    files = write_by_hour(rows, lake.data_uri(table, repair), hour=table.hour, sort_by=sort_by)
+    # A repair may write a table several times, each time other hours.
+    folder = f"{lake.data_uri(table, repair)}/{format_hour(min(hours))}"
+    files = write_by_hour(rows, folder, hour=table.hour, sort_by=sort_by)
     lake.stage(table, repair, hours, files)
 
 

@@ -1,5 +1,6 @@
 """Whole repairs on real engines: Spark, Iceberg and a ClickHouse, over random clicks and their pure reference."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,12 +9,14 @@ import pytest
 from pyspark.sql import functions as F
 
 from backfill_platform.core.contract import Contract
-from backfill_platform.core.hours import HourRange
+from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import EMPTY
+from backfill_platform.core.plan import Action
 from backfill_platform.core.uris import local_uri
 from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.pipelines.clickstream_reference import Request
+from backfill_platform.repair import engine
 from backfill_platform.repair.engine import run
 from backfill_platform.repair.outcomes import StepFinished
 from backfill_platform.repair.undo import undo
@@ -21,7 +24,7 @@ from backfill_platform.spark.checks import HourRule, RowRule
 from backfill_platform.streams.files import HourlyFiles
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ledger import Ledger
-from backfill_platform_tests.events import Click, hour, write_lines
+from backfill_platform_tests.events import Click, hour, random_clicks, write_lines
 from backfill_platform_tests.repair.conftest import CLICKS, HOURS, MALFORMED
 from backfill_platform_tests.repair.world import World, warehouse_asset, with_rule
 
@@ -256,3 +259,48 @@ def test_late_events_reach_the_hours_that_own_them(tmp_path: Path, spark: "Spark
         assert world.net()[world.sessions][hour(2)] == EMPTY
     finally:
         world.drop()
+
+
+@pytest.fixture
+def unpublished(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterator[World]:
+    world = World.over(tmp_path, spark, warehouse, [click.line for click in random_clicks(4, hours=4, clients=15)], 4)
+    yield world
+    world.drop()
+
+
+def test_a_step_in_parts_does_the_same_and_what_was_finished_stays_when_the_rest_dies(
+    unpublished: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, hours = unpublished, list(unpublished.hours)
+    monkeypatch.setattr(engine, "_MOST_HOURS", 2)
+    parts: list[tuple[str, HourRange]] = []
+    events = run(world.plan(world.everything), world.context())
+    for event in events:
+        if isinstance(event, StepFinished):
+            parts.append(("/".join(event.step.asset), event.step.hours))
+            if event.step.asset == ("warehouse", world.sessions):
+                events.close()  # the process dies between two parts of a publish
+                break
+    halves = [HourRange(hours[0], hours[2]), HourRange(hours[2], hours[3] + HOUR)]
+    raw, sessions = str(world.pipeline.raw.table), f"transformed/{world.sessions}"
+    assert parts[:5] == [(raw, halves[0]), (raw, halves[1]), (sessions, halves[0]), (sessions, halves[1]), parts[4]]
+    wanted = world.wanted(requests(random_clicks(4, hours=4, clients=15)))
+    net = world.net()[world.sessions]
+    assert {hour for hour in hours if net[hour] == wanted[world.sessions][hour]} >= set(halves[0])
+    assert {hour for hour in hours if net[hour] == EMPTY} == set(halves[1])
+    outcomes = world.run(world.derived)
+    assert not [one.error for by_hour in outcomes.values() for one in by_hour.values() if one.error]
+    assert world.net() == wanted
+
+
+def test_parts_hold_no_more_rows_than_fit(published: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = published.lake.rows_by_hour(published.pipeline.published[0])
+    monkeypatch.setitem(engine._MOST_ROWS, Action.PUBLISH, max(rows.values()))
+    steps = {
+        event.step.hours
+        for event in run(published.plan([warehouse_asset(published.sessions)]), published.context())
+        if isinstance(event, StepFinished)
+    }
+    assert len(steps) > 1
+    assert sum(len(hours) for hours in steps) == len(published.hours)
+    assert all(len(hours) == 1 or sum(rows[hour] for hour in hours) <= max(rows.values()) for hours in steps)
