@@ -23,10 +23,11 @@ from backfill_platform.core.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.attention import TEXTS
 from backfill_platform.orchestration.notices import NOTHING, Notices, telling
+from backfill_platform.orchestration.page import RepairPage
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.report import report
 from backfill_platform.orchestration.request import REPAIR_TAG, Margins, RepairConfig, Request
-from backfill_platform.orchestration.show import column_schema
+from backfill_platform.orchestration.show import column_lineage, column_schema
 from backfill_platform.orchestration.turns import repairs_at_work, wait_for_turn
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit
@@ -88,6 +89,8 @@ def pipeline_assets(
                 opened = open_context(context, pipeline, connections, lambda: spark.spark_session, request)
                 repair = stack.enter_context(opened)
                 notice.begin(repair, plan.assets)
+                page = RepairPage(plan, repair)
+                stack.callback(page.show, context)
                 context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 for event in _walk(plan, repair, request):
                     listener(event)
@@ -104,6 +107,7 @@ def pipeline_assets(
                             context.log.info(told)
                     else:
                         report(context, event, repair.repair_id)
+                        page.add(event)
         except TransientError as error:
             # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
             retry = context.op_execution_context.retry_number
@@ -194,6 +198,9 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
             )
             described.append((warehouse, [table.path], f"{table} in ClickHouse, repaired by cancel and state rows.\n\n{text}"))
         for path, deps, description in described:
+            metadata: dict[str, Any] = {"dagster/column_schema": column_schema(table)}
+            if lineage := column_lineage(pipeline, path):
+                metadata["dagster/column_lineage"] = lineage
             specs.append(
                 dg.AssetSpec(
                     list(path),
@@ -204,7 +211,9 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
                     kinds=_KINDS[path[0]] | {path[0]},
                     owners=list(pipeline.owners),
                     partitions_def=partitions,
-                    metadata={"dagster/column_schema": column_schema(table)},
+                    tags={"backfill/pipeline": pipeline.name, "backfill/layer": path[0]},
+                    code_version=pipeline.code_version(table.name) if path == table.path else None,
+                    metadata=metadata,
                 )
             )
     return specs

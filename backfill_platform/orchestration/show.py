@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from backfill_platform.core.hours import format_hour
+from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath
 from backfill_platform.core.tables import Table
+from backfill_platform.pipelines.spec import Pipeline, RawTable
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 
 _BAR = 12
@@ -76,6 +78,25 @@ def column_schema(table: Table) -> dg.TableSchema:
             )
             for column in table.columns
         ]
+    )
+
+
+def column_lineage(pipeline: Pipeline, asset: AssetPath) -> dg.TableColumnLineage | None:
+    """Where the columns of an asset come from: as declared for lake tables, and as they are for their warehouse copies."""
+    prefix, name = asset
+    declared = pipeline.declared(name)
+    columns: dict[str, tuple[str, ...]] = {}
+    if prefix in (DRY_RUN, WAREHOUSE):
+        source = declared.table
+        columns = {column: (column,) for column in source.column_names}
+    elif isinstance(declared, RawTable):
+        return None
+    else:
+        source = pipeline.declared(declared.reads).table
+        columns = pipeline.lineage(name)
+    key = dg.AssetKey(list(source.path))
+    return dg.TableColumnLineage(
+        {column: [dg.TableColumnDep(key, above) for above in names] for column, names in columns.items()}
     )
 
 

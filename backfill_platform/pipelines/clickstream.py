@@ -153,6 +153,11 @@ pipeline = Pipeline(
             window=Window(lookback=GAP, lookahead=UntilClosed(key="client_id", gap=GAP, cap=CAP)),
             key=("client_id", "started_at"),
             tenant="client_id",
+            lineage={
+                **dict.fromkeys(("hour", "started_at", "ended_at", "duration_seconds", "is_open"), ("event_time",)),
+                "errors": ("status",),
+                "entry_url": ("url", "event_time"),
+            },
             rules=(
                 RowRule(
                     "starts before it ends",
@@ -168,6 +173,13 @@ pipeline = Pipeline(
             SiteHourly,
             reads="sessions",
             build=build_site_hourly,
+            lineage={
+                "sessions": ("started_at",),
+                "open_sessions": ("is_open",),
+                "unique_clients": ("client_id",),
+                "error_rate": ("errors", "requests"),
+                **dict.fromkeys((f"duration_p{n}_seconds" for n in (50, 90, 99)), ("duration_seconds",)),
+            },
             rules=(
                 HourRule("one row", lambda: F.count("*") == 1, "an hour is summed up in one row"),
                 HourRule("clients within sessions", lambda: F.max("unique_clients") <= F.max("sessions")),

@@ -8,7 +8,7 @@ the command line follow from it. `clickstream.py` is an example to copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,8 @@ class DerivedTable:
     `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
     asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant`
     is the one of them that says whose row it is, so that one tenant's rows can be undone alone. `version` replaces the digest
-    of the code by which hours that other code has built are known (`core/code.py`).
+    of the code by which hours that other code has built are known (`core/code.py`). `lineage` names, for computed columns, the
+    columns of `reads` that they come from; one that `reads` has by the same name comes from there without being named.
     """
 
     layer: Layer
@@ -86,6 +87,7 @@ class DerivedTable:
     publish: bool = True
     tenant: str = ""
     version: str = ""
+    lineage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> Table:
@@ -140,6 +142,9 @@ class Pipeline:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
+            sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
+            self._check_names(f"the lineage of {derived.name}", sources, self.declared(derived.reads).table)
+            self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
             ahead = derived.window.lookahead
             if isinstance(ahead, UntilClosed):
                 self._check_names(f"the session key of {derived.name}", (ahead.key,), self.declared(derived.reads).table)
@@ -172,6 +177,15 @@ class Pipeline:
         """The checks of a table: its schema's and its own."""
         declared = self.declared(name)
         return rules_of(declared.schema, declared.rules)
+
+    def lineage(self, name: str) -> dict[str, tuple[str, ...]]:
+        """For each column of a derived table that comes from others: the columns of the table that it reads."""
+        declared = self.declared(name)
+        if isinstance(declared, RawTable):
+            return {}
+        above = self.declared(declared.reads).table.column_names
+        same = {column: (column,) for column in declared.table.column_names if column in above}
+        return {**same, **{column: names for column, names in declared.lineage.items() if names}}
 
     def code_version(self, name: str) -> str:
         """The version of the code that computes a table: as declared, else a digest of it and of the table's declaration."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange, partition_key
 from backfill_platform.definitions import build_definitions
-from backfill_platform.orchestration.assets import pipeline_assets
+from backfill_platform.orchestration.assets import asset_specs, pipeline_assets
 from backfill_platform.orchestration.launch import dagster_instance, range_tags
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.pipelines import clickstream
@@ -134,14 +134,44 @@ def test_checks_are_evaluated_per_hour(ran: Ran) -> None:
 
 def test_a_range_has_an_overview_with_the_proof_of_closure(ran: Ran) -> None:
     records = ran.instance.fetch_observations(dg.AssetKey(["transformed", ran.world.sessions]), limit=5).records
-    assert len(records) == 1
-    observation = records[0].asset_observation
+    assert len(records) == 2  # the newer one is the report of the repair
+    observation = records[1].asset_observation
     assert observation is not None
     metadata = {name: value.value for name, value in observation.metadata.items()}
     assert "open_at_end" in metadata
     assert str(metadata["sessions closed by margin"]).startswith("| margin | not closed | closed |")
     assert "failed not this hour" in str(metadata["hours"])
     assert "█" in str(metadata["hours"])
+
+
+def test_every_asset_has_the_report_of_the_repair(ran: Ran) -> None:
+    texts = set()
+    for asset in ran.world.everything:
+        record = ran.instance.fetch_observations(dg.AssetKey(list(asset)), limit=1).records[0]
+        assert record.asset_observation is not None
+        texts.add(str(record.asset_observation.metadata["repair report"].value))
+    (text,) = texts
+    wanted = ran.world.net()[ran.world.sessions]
+    states = sum(found.rows for found in wanted.values())
+    assert f"| warehouse/{ran.world.sessions} | 2 | 1 | {states:,} |" in text
+    assert f"| transformed/{ran.world.sessions} | not_this_hour | 2 | 1 | [1998-04-30T23, 1998-05-01T00) |" in text
+    assert "failed not this hour" in text
+    assert "backfill undo clickstream r2" in text
+    assert "a test" in text
+
+
+def test_columns_come_from_where_the_pipeline_says() -> None:
+    specs = {
+        spec.key.to_user_string(): spec for spec in asset_specs(clickstream.pipeline, shared_partitions([clickstream.pipeline]))
+    }
+    lineage = specs["transformed/sessions"].metadata["dagster/column_lineage"].deps_by_column
+    assert {dep.column_name for dep in lineage["entry_url"]} == {"url", "event_time"}
+    assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage["bytes"]] == [("raw/clickstream", "bytes")]
+    assert "requests" not in lineage
+    copy = specs["warehouse/sessions"].metadata["dagster/column_lineage"].deps_by_column
+    assert [dep.asset_key.to_user_string() for dep in copy["bytes"]] == ["transformed/sessions"]
+    assert specs["raw/clickstream"].code_version
+    assert specs["raw/clickstream"].tags["backfill/layer"] == "raw"
 
 
 def test_all_assets_share_one_partitions_object() -> None:

@@ -1,0 +1,139 @@
+"""The page of a repair: one Markdown text with its plan, what it changed, its checks, and how to look again or take it back."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from urllib.parse import quote
+
+import dagster as dg
+
+from backfill_platform.core.hours import format_hour, merge_hours
+from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, Plan
+from backfill_platform.orchestration.event_log import batched
+from backfill_platform.orchestration.show import markdown
+from backfill_platform.orchestration.turns import undo_job_name
+from backfill_platform.repair.engine import Context
+from backfill_platform.repair.outcomes import Fact, Rows, StepFinished
+from backfill_platform.repair.publish import CHANGED_COLUMNS
+
+_MOST = 20  # lines of a table
+_TITLE = "repair report"
+
+
+@dataclass
+class _Asset:
+    """What became of an asset's hours."""
+
+    done: list[datetime] = field(default_factory=list)
+    failed: dict[datetime, str] = field(default_factory=dict)
+    sums: Counter[str] = field(default_factory=Counter)
+    columns: Counter[str] = field(default_factory=Counter)
+    checks: dict[tuple[str, bool], list[datetime]] = field(default_factory=dict)
+
+
+@dataclass
+class RepairPage:
+    """Collects what the steps of a repair told; `show` puts it on the page of every asset of the repair."""
+
+    plan: Plan
+    repair: Context
+    assets: dict[str, _Asset] = field(default_factory=dict)
+
+    def add(self, finished: StepFinished) -> None:
+        """Keep what a step, or a part of one, has done."""
+        found = self.assets.setdefault("/".join(finished.step.asset), _Asset())
+        for outcome in finished.outcomes:
+            if outcome.error:
+                found.failed[outcome.hour] = outcome.error
+            else:
+                found.done.append(outcome.hour)
+                found.sums.update({n: v for n, v in outcome.facts.items() if type(v) is int and n in _SUMS})
+            for rows in outcome.tables:
+                if rows.title == CHANGED_COLUMNS:
+                    found.columns.update({str(name): int(count) for name, count in rows.rows})
+            for check in outcome.checks:
+                found.checks.setdefault((check.name, check.passed), []).append(outcome.hour)
+
+    def show(self, context: dg.AssetExecutionContext) -> None:
+        """Log the page as an observation of each asset that the repair was made for."""
+        text = dg.MetadataValue.md(self.text(context.run))
+        with batched(context.instance):
+            for asset in self.plan.assets:
+                title = f"{_TITLE} {self.repair.repair_id}"
+                context.log_event(dg.AssetObservation(list(asset), description=title, metadata={_TITLE: text}))
+
+    def text(self, run: dg.DagsterRun) -> str:
+        """The page. Long tables are cut, and say how much is left out."""
+        repair, pipeline = self.repair, self.plan.pipeline
+        head = [
+            f"## {repair.repair_id}: {pipeline} {self.plan.hours}",
+            f"asked by **{repair.requester or 'nobody'}**: {repair.reason or 'no reason given'}"
+            + (f"; only rows of {', '.join(repair.tenants)}" if repair.tenants else ""),
+        ]
+        steps = tuple(
+            (number, "/".join(step.asset), str(step.action), step.explanation) for number, step in enumerate(self.plan.steps, 1)
+        )
+        parts = [
+            *head,
+            "### Plan",
+            markdown(Rows("plan", ("step", "asset", "action", "what it does"), steps)),
+            "### Hours",
+            markdown(Rows("hours", ("asset", "done", "failed", *_SUMS.values()), self._counts())),
+        ]
+        for title, columns, rows in (
+            ("Changed columns", ("asset", "column", "rows"), self._columns()),
+            ("Checks", ("asset", "check", "passed", "failed", "failed in"), self._checks()),
+            ("Hours that were not done", ("asset", "hour (UTC)", "why"), self._failures()),
+        ):
+            if rows:
+                left = len(rows) - _MOST
+                parts += [f"### {title}", markdown(Rows(title, columns, tuple(rows[:_MOST])))]
+                parts += [f"and {left} more"] if left > 0 else []
+        return "\n\n".join([*parts, "### Look again, or take it back", *self._links(run)])
+
+    def _counts(self) -> tuple[tuple[Fact, ...], ...]:
+        return tuple(
+            (name, len(one.done), len(one.failed), *(f"{one.sums[fact]:,}" if fact in one.sums else "" for fact in _SUMS))
+            for name, one in self.assets.items()
+        )
+
+    def _columns(self) -> list[tuple[Fact, ...]]:
+        return [(name, column, rows) for name, one in self.assets.items() for column, rows in one.columns.most_common()]
+
+    def _checks(self) -> list[tuple[Fact, ...]]:
+        found: list[tuple[Fact, ...]] = []
+        for name, one in self.assets.items():
+            for check in dict.fromkeys(check for check, _ in one.checks):
+                failed = one.checks.get((check, False), [])
+                where = ", ".join(str(span) for span in merge_hours(failed)[:3])
+                found.append((name, check, len(one.checks.get((check, True), [])), len(failed), where))
+        return sorted(found, key=lambda row: row[3], reverse=True)
+
+    def _failures(self) -> list[tuple[Fact, ...]]:
+        return [(name, format_hour(hour), why) for name, one in self.assets.items() for hour, why in sorted(one.failed.items())]
+
+    def _links(self, run: dg.DagsterRun) -> list[str]:
+        pipeline, hours = self.plan.pipeline, self.plan.hours
+        bounds = f"--from {format_hour(hours.start)} --to {format_hour(hours.end)}"
+        lines = [f"- [this run](/runs/{run.run_id})", f"- `backfill verify {pipeline} {bounds}`"]
+        published = [step for step in self.plan.steps if step.asset[0] == WAREHOUSE]
+        if published:
+            job, op = undo_job_name(pipeline), f"{undo_job_name(pipeline)}_op"
+            config = quote(f"ops:\n  {op}:\n    config:\n      repair: {self.repair.repair_id}\n")
+            origin = run.remote_job_origin
+            where = f"/locations/{quote(origin.location_name, safe='')}/jobs/{job}/playground?config={config}" if origin else ""
+            lines.append(
+                f"- undo it: `backfill undo {pipeline} {self.repair.repair_id}`" + (f", or [here]({where})" if where else "")
+            )
+        elif any(step.asset[0] == DRY_RUN for step in self.plan.steps):
+            lines.append(f"- publish it: materialize the tables under `{WAREHOUSE}/`, or `backfill run {pipeline} {bounds}`")
+        return lines
+
+
+_SUMS = {
+    "rows": "rows",
+    "quarantined": "quarantined",
+    "cancels": "cancels",
+    "states": "states",
+    "untouched": "untouched",
+}
