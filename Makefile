@@ -19,7 +19,7 @@ up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all
 
 test: $(READY) lint  ## lint, types, import rules and the fast tests
 	@scripts/need-chromium
-	$(BIN)/python -m pytest -m "not slow" --durations=15
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --durations=15
 
 test-slow: $(READY)  ## the slow tests
 	@scripts/need-chromium
