@@ -142,8 +142,9 @@ def decide(
     """
     new = unseen(gaps, seen, busy)
     names = {name_of(gap) for gap in gaps}
-    gone = tuple(sorted(set(seen.asked) - names))
-    asked = {name: evidence for name, evidence in seen.asked.items() if name in names}
+    # What is gone while a repair is at work may be half a repair: it is said when the work is over.
+    gone = tuple(sorted(name for name in set(seen.asked) - names if gap_of(name)[1] not in busy))
+    asked = {name: evidence for name, evidence in seen.asked.items() if name not in gone}
     asked |= {name_of(gap): _evidence(gap) for gap in new}
     waiting = [one for one in seen.waiting if names.intersection(one.gaps)]
     if policy.action is not OnGap.REPORT and new:

@@ -58,6 +58,13 @@ def test_damage_that_comes_back_after_its_repair_is_asked_for_again_under_anothe
     assert (first.seen.number, healed.seen.number) == (1, 1)
 
 
+def test_a_gap_that_is_gone_in_a_busy_hour_is_gone_when_the_work_is_over() -> None:
+    first = tick([gap(1)])
+    working = tick([], first.seen, busy={gap(1).hour})
+    assert (working.gone, working.requests) == ((), ())
+    assert tick([], working.seen).gone == (name_of(gap(1)),)
+
+
 def test_requests_over_the_limit_wait_for_the_next_ticks() -> None:
     gaps = [gap(1), gap(5), gap(9)]
     first = tick(gaps)
