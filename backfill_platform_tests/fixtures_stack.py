@@ -130,8 +130,9 @@ class Stack:
 class Stacks:
     """Starts `backfill up` on one home when a test first needs it, and again when a test has ended it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, pipelines: Sequence[str] = PIPELINES) -> None:
         self.home = home
+        self.pipelines = pipelines
         self._process: subprocess.Popen[bytes] | None = None
         self._stack: Stack | None = None
 
@@ -145,7 +146,7 @@ class Stacks:
         self.home.mkdir(parents=True, exist_ok=True)
         with open(self.home / "up.log", "wb") as out:
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment(self.home), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                command, cwd=ROOT, env=environment(self.home, self.pipelines), stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         self._process = process
 
@@ -176,8 +177,8 @@ class Stacks:
             self._process.wait()
 
 
-def environment(home: Path) -> dict[str, str]:
-    """The environment of a command on this home; nothing of the tester's own settings gets in."""
+def environment(home: Path, pipelines: Sequence[str] = PIPELINES) -> dict[str, str]:
+    """The environment of a command on this home with these pipelines; nothing of the tester's own settings gets in."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "MAKE", "MFLAGS"))}
     return {
         **ours,
@@ -185,7 +186,7 @@ def environment(home: Path) -> dict[str, str]:
         "BACKFILL_PROJECT": str(ROOT),
         # The tests' own pipeline is not installed, and a console script does not look into the working directory.
         "PYTHONPATH": str(ROOT),
-        "BACKFILL_PIPELINES": json.dumps(PIPELINES),
+        "BACKFILL_PIPELINES": json.dumps(list(pipelines)),
         "BACKFILL_WEB_PORT": "0",
         "BACKFILL_SPARK_MASTER": "local[2]",
         "BACKFILL_SPARK_DRIVER_MEMORY": "1g",

@@ -21,11 +21,6 @@ from backfill_platform.repair.detect import survey
 from backfill_platform.repair.outcomes import NO_GAP
 
 
-def look_job_name(pipeline: str) -> str:
-    """The job that evaluates `no_gap` for a range of hours."""
-    return f"{pipeline}_look"
-
-
 def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> dg.AssetChecksDefinition:
     """`no_gap` of every lake table and every warehouse table of the pipeline."""
     assets = [table.path for table in pipeline.tables] + [(WAREHOUSE, table.name) for table in pipeline.published]

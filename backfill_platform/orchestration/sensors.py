@@ -62,7 +62,8 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job) -> dg.SensorDefinitio
         decision = decide(gaps, wanted, seen, busy, policy)
         requests = [_run(one, decision.seen, seen.number, repair, pipeline, policy) for one in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
-            requests.append(_show(HourRange.covering(changed), decision.seen, look))
+            # First: repairs of the same tick wait for it (`turns`), so that what they mend has been shown.
+            requests.insert(0, _show(HourRange.covering(changed), decision.seen, look))
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else _told(gaps, hours, len(decision.seen.waiting), len(busy)),

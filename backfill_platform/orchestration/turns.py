@@ -20,11 +20,19 @@ from backfill_platform.orchestration.request import PROCESS_TAG, REPAIR_TAG
 from backfill_platform.pipelines.spec import Pipeline
 
 _SECONDS = 1
+_TICK_TAG = "dagster/tick"
+# Not those that are queued: were they behind runs that wait for them, nobody would go on.
+_LAUNCHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
 def repair_job(pipeline: str) -> str:
     """The name of the job that holds all assets of a pipeline."""
     return f"{pipeline}_repair"
+
+
+def look_job_name(pipeline: str) -> str:
+    """The name of the job that evaluates `no_gap` for a range of hours."""
+    return f"{pipeline}_look"
 
 
 def undo_job_name(pipeline: str) -> str:
@@ -33,7 +41,10 @@ def undo_job_name(pipeline: str) -> str:
 
 
 def wait_for_turn(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline: Pipeline) -> None:
-    """Return when no run that started earlier is at work on an hour of this one. An undo shares all hours of its pipeline."""
+    """Return when no run that started earlier is at work on an hour of this one. An undo shares all hours of its pipeline.
+
+    A run that the gap sensor asked for waits for the look of the same tick, too: else it would mend what was to be shown.
+    """
     told: set[str] = set()
     while before := _before(context, pipeline):
         for run in before:
@@ -74,6 +85,8 @@ def _before(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline:
     found = []
     for record in context.instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED)):
         run = record.dagster_run
+        if _shows(run, mine.dagster_run, pipeline.name):
+            found.append(run)
         if run.run_id == context.run.run_id or not _shares(run, mine.dagster_run, pipeline.name, assets):
             continue
         if PROCESS_TAG in run.tags and not is_alive(run):
@@ -85,6 +98,12 @@ def _before(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline:
             # About to start: whether before or after this one is known in a moment.
             found.append(run)
     return found
+
+
+def _shows(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str) -> bool:
+    tick = mine.tags.get(_TICK_TAG)
+    same = tick is not None and run.tags.get(_TICK_TAG) == tick
+    return same and run.job_name == look_job_name(pipeline) and run.status in _LAUNCHED
 
 
 def _shares(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str, assets: Collection[dg.AssetKey]) -> bool:

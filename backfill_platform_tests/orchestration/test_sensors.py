@@ -1,5 +1,6 @@
 """The gap sensor against a real instance: what it shows, what it asks for, and what the runs it asks for do."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,6 +85,7 @@ class Watched:
         assert isinstance(result, dg.SensorResult)
         self.cursor = result.cursor
         looks = [one for one in result.run_requests or [] if one.job_name == "clickstream_look"]
+        assert looks == (result.run_requests or [])[: len(looks)], "a repair is launched after the look that it waits for"
         for one in looks:
             job = definitions.resolve_job_def("clickstream_look")
             assert job.execute_in_process(instance=self.instance, tags=dict(one.tags)).success
@@ -186,6 +188,25 @@ def test_hours_in_work_are_left_to_whoever_works_on_them(watched: Watched) -> No
     assert watched.tick().repairs == []
     watched.instance.report_run_failed(other)
     assert len(watched.tick().repairs) == 1
+
+
+@pytest.mark.parametrize(("tick", "waits"), [("7", True), ("8", False)], ids=["of its own tick", "of another tick"])
+def test_a_repair_waits_until_the_look_has_shown_what_it_mends(watched: Watched, tick: str, waits: bool) -> None:
+    world = watched.world
+    world.damage(world.sessions, "DELETE", hour(2))
+    (request,) = watched.tick().repairs
+    look = watched.instance.create_run_for_job(
+        watched.definitions(PUBLISH).resolve_job_def("clickstream_look"), status=dg.DagsterRunStatus.STARTED, tags=request.tags
+    )
+    watched.instance.add_run_tags(look.run_id, {"dagster/tick": "7"})
+    ending = threading.Timer(3, lambda: watched.instance.report_run_failed(look))
+    ending.start()
+    assert watched.run(request.with_replaced_attrs(tags={**request.tags, "dagster/tick": tick}))
+    ending.join()
+    (repair,) = watched.instance.get_runs(dg.RunsFilter(job_name="clickstream_repair"))
+    said = [entry.user_message for entry in watched.instance.all_logs(repair.run_id)]
+    assert any(line.startswith(f"waiting for run {look.run_id[:8]}") for line in said) is waits
+    assert watched.gaps == []
 
 
 def test_a_policy_of_reports_asks_for_nothing_and_shows_what_is_wrong(watched: Watched) -> None:

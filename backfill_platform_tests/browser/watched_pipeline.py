@@ -1,0 +1,21 @@
+"""The first three hours of the clickstream pipeline under names of its own, which are repaired as soon as they have gaps."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from backfill_platform.core.gap_requests import GapPolicy, OnGap
+from backfill_platform.core.hours import HOUR
+from backfill_platform.pipelines import clickstream
+
+HOURS = 3
+
+_sessions, _ = clickstream.pipeline.derived
+
+pipeline = replace(
+    clickstream.pipeline,
+    name="watched",
+    end=clickstream.pipeline.start + HOURS * HOUR,
+    raw=replace(clickstream.pipeline.raw, name="watched"),
+    derived=(replace(_sessions, name="watched_sessions", reads="watched"),),
+    on_gaps=GapPolicy(OnGap.PUBLISH, every=timedelta(seconds=5)),
+)
