@@ -186,7 +186,8 @@ def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> 
 def _land(step: Step, context: Context) -> StepFinished:
     table, source = step.node.table, context.pipeline.source
     landed = context.lake.rows_by_hour(table, step.hours)
-    known = context.lake.built_hours(table)
+    files = context.lake.files(table, step.hours)
+    known = context.lake.built_hours(table) - _hours_of(files, context.lake.gone(files))
     hours = [hour for hour in step.hours if context.landing is not Landing.MISSING or hour not in known]
     absent = source.absent(hours)
     present = [hour for hour in hours if hour not in absent]

@@ -11,12 +11,13 @@ from backfill_platform.pipelines.spec import Pipeline
 
 
 def repair_assets(pipeline: Pipeline, lake: Lake, hours: HourRange) -> tuple[AssetPath, ...]:
-    """The derived tables and their warehouse copies; and the raw table, where an hour of the range has not landed.
+    """The derived tables and their warehouse copies; and the raw table, where an hour of the range has not landed or is lost.
 
     Landed hours are left alone: they are closed, and everything else is computed from them.
     """
     assets = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN]
-    if not set(hours) <= lake.built_hours(pipeline.raw.table):
+    raw = pipeline.raw.table
+    if not set(hours) <= lake.built_hours(raw) or lake.gone(lake.files(raw, hours)):
         assets.insert(0, pipeline.raw.table.path)
     return tuple(assets)
 

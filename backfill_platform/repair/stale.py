@@ -17,7 +17,7 @@ from backfill_platform.core.gaps import Written, code_changed, has_changed, seen
 from backfill_platform.core.hours import HOUR, HourRange, format_hour, hour_of
 from backfill_platform.core.plan import Node
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, stretches
-from backfill_platform.errors import HourError
+from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import Holdings, Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.blast import find_blast_radius
@@ -66,7 +66,7 @@ def stale_hours(pipeline: Pipeline, hours: HourRange, known: Known, now: datetim
     for damage, arrived, why in _changes(pipeline, hours, known):
         try:
             radius = find_blast_radius(pipeline, known.lake, damage, now)
-        except HourError:  # events from before the first hour that the pipeline has
+        except UsageError:  # events of hours that the pipeline does not have
             continue
         hit: dict[tuple[str, str], set[datetime]] = {}
         for affected in radius.tables[1:]:
@@ -109,12 +109,13 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
     spans = _spans(known.raw)
     nodes = [node for node in pipeline.nodes if node.reads == pipeline.raw.table]
     built = {node.table.path: known.built(node, hours) for node in nodes}
+    first_build = min((claim.started_at for one in built.values() for claim in one.values()), default=None)
+    if first_build is None:
+        return
     for raw_hour, versions in history.items():
         low, high = spans.get(raw_hour, (raw_hour, raw_hour))
         last = versions[-1]
-        if last.started_at < min(
-            (claim.started_at for one in built.values() for claim in one.values()), default=last.started_at
-        ):
+        if last.finished_at <= first_build:
             continue
         changed, late = False, False
         for node in nodes:
