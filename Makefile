@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-slow lint format lock clean
+.PHONY: help install demo up test test-slow test-connect lint format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,10 @@ test: $(READY) lint  ## lint, types, import rules and the fast tests
 test-slow: $(READY)  ## the slow tests
 	@scripts/need-chromium
 	$(BIN)/python -m pytest -m slow
+	$(MAKE) test-connect
+
+test-connect: $(READY)  ## the tests of Spark and of repairs once more, on Spark Connect
+	TEST_SPARK=connect $(BIN)/python -m pytest -m "not slow" backfill_platform_tests/spark backfill_platform_tests/repair
 
 lint: $(READY)  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

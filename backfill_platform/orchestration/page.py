@@ -1,7 +1,7 @@
 """The page of a repair: one Markdown text with its plan, what it changed, its checks, and how to look again or take it back."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from urllib.parse import quote
 
@@ -10,10 +10,10 @@ import dagster as dg
 from backfill_platform.core.hours import format_hour, merge_hours
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, Plan
 from backfill_platform.orchestration.event_log import batched
-from backfill_platform.orchestration.show import markdown
+from backfill_platform.orchestration.show import facts_metadata, markdown, range_overview
 from backfill_platform.orchestration.turns import undo_job_name
 from backfill_platform.repair.engine import Context
-from backfill_platform.repair.outcomes import Fact, Rows, StepFinished
+from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows, StepFinished
 from backfill_platform.repair.publish import CHANGED_COLUMNS
 
 _MOST = 20  # lines of a table
@@ -22,8 +22,12 @@ _TITLE = "repair report"
 
 @dataclass
 class _Asset:
-    """What became of an asset's hours."""
+    """What became of an asset's hours, and what its step told of the range: long steps tell it in parts."""
 
+    explanation: str = ""
+    facts: dict[str, Fact] = field(default_factory=dict)
+    tables: dict[str, Rows] = field(default_factory=dict)
+    outcomes: list[HourOutcome] = field(default_factory=list)
     done: list[datetime] = field(default_factory=list)
     failed: dict[datetime, str] = field(default_factory=dict)
     sums: Counter[str] = field(default_factory=Counter)
@@ -33,7 +37,7 @@ class _Asset:
 
 @dataclass
 class RepairPage:
-    """Collects what the steps of a repair told; `show` puts it on the page of every asset of the repair."""
+    """Collects what the steps of a repair told; `show` puts it on the page of every asset that a step was about."""
 
     plan: Plan
     repair: Context
@@ -41,7 +45,14 @@ class RepairPage:
 
     def add(self, finished: StepFinished) -> None:
         """Keep what a step, or a part of one, has done."""
-        found = self.assets.setdefault("/".join(finished.step.asset), _Asset())
+        found = self.assets.setdefault("/".join(finished.step.asset), _Asset(finished.step.explanation))
+        for name, value in finished.facts.items():
+            before = found.facts.get(name)
+            if name == "read_from" and before is not None:
+                continue
+            found.facts[name] = value + before if type(value) is int and type(before) is int else value
+        found.tables |= {rows.title: rows for rows in finished.tables}
+        found.outcomes += [replace(outcome, checks=(), tables=()) for outcome in finished.outcomes]
         for outcome in finished.outcomes:
             if outcome.error:
                 found.failed[outcome.hour] = outcome.error
@@ -55,12 +66,19 @@ class RepairPage:
                 found.checks.setdefault((check.name, check.passed), []).append(outcome.hour)
 
     def show(self, context: dg.AssetExecutionContext) -> None:
-        """Log the page as an observation of each asset that the repair was made for."""
+        """Log one observation of each asset that a step was about: its range, hour by hour, and the report of the repair."""
         text = dg.MetadataValue.md(self.text(context.run))
         with batched(context.instance):
-            for asset in self.plan.assets:
-                title = f"{_TITLE} {self.repair.repair_id}"
-                context.log_event(dg.AssetObservation(list(asset), description=title, metadata={_TITLE: text}))
+            for name, one in self.assets.items():
+                metadata: dict[str, dg.MetadataValue] = {
+                    **facts_metadata(one.facts),
+                    **{title: dg.MetadataValue.md(markdown(rows)) for title, rows in one.tables.items()},
+                    "repair": dg.MetadataValue.text(self.repair.repair_id),
+                    "hours": dg.MetadataValue.md(range_overview(one.outcomes)),
+                    _TITLE: text,
+                }
+                told = f"{self.plan.hours}: {one.explanation}"
+                context.log_event(dg.AssetObservation(name.split("/"), description=told, metadata=metadata))
 
     def text(self, run: dg.DagsterRun) -> str:
         """The page. Long tables are cut, and say how much is left out."""

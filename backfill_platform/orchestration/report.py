@@ -9,7 +9,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from backfill_platform.core.hours import partition_key
 from backfill_platform.orchestration.attention import Judged, attention, judged
 from backfill_platform.orchestration.event_log import batched
-from backfill_platform.orchestration.show import check_metadata, facts_metadata, hour_metadata, markdown, range_overview
+from backfill_platform.orchestration.show import check_metadata, hour_metadata
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
 
 
@@ -24,18 +24,6 @@ def report(context: dg.AssetExecutionContext, finished: StepFinished, repair: st
                         asset, partition=partition_key(outcome.hour), metadata=hour_metadata(outcome, repair)
                     )
                 )
-        context.log_event(
-            dg.AssetObservation(
-                asset,
-                description=f"{finished.step.hours}: {finished.step.explanation}",
-                metadata={
-                    **facts_metadata(finished.facts),
-                    **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in finished.tables},
-                    "repair": repair,
-                    "hours": dg.MetadataValue.md(range_overview(finished.outcomes)),
-                },
-            )
-        )
     # Evaluations name the stored materializations that they judge, so those are written first.
     known = _materializations(context, asset, finished.outcomes)
     evaluations = [

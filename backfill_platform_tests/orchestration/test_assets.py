@@ -134,8 +134,8 @@ def test_checks_are_evaluated_per_hour(ran: Ran) -> None:
 
 def test_a_range_has_an_overview_with_the_proof_of_closure(ran: Ran) -> None:
     records = ran.instance.fetch_observations(dg.AssetKey(["transformed", ran.world.sessions]), limit=5).records
-    assert len(records) == 2  # the newer one is the report of the repair
-    observation = records[1].asset_observation
+    assert len(records) == 1
+    observation = records[0].asset_observation
     assert observation is not None
     metadata = {name: value.value for name, value in observation.metadata.items()}
     assert "open_at_end" in metadata
