@@ -14,10 +14,10 @@ from backfill_platform.pipelines.spec import Pipeline
 def hours_in_work(
     instance: dg.DagsterInstance, repository: dg.RepositoryDefinition | None, pipeline: Pipeline
 ) -> set[datetime]:
-    """The hours of unfinished runs and backfills that have assets of the pipeline."""
+    """The hours of queued and unfinished runs and backfills that have assets of the pipeline."""
     ours = {dg.AssetKey(list(asset)) for node in pipeline.nodes for asset in node.assets}
     found: set[datetime] = set()
-    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)):
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED, *UNFINISHED])):
         hours = hours_of_tags(run.tags)
         if hours and ours.intersection(run.asset_selection or ()):
             found.update(hours)

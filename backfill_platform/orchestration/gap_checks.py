@@ -12,8 +12,9 @@ import dagster as dg
 from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import partition_key
 from backfill_platform.core.plan import WAREHOUSE
-from backfill_platform.errors import BackfillError, TransientError, UsageError
+from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.orchestration.attention import TEXTS, evaluation, judged
+from backfill_platform.orchestration.event_log import batched
 from backfill_platform.orchestration.partitions import hours_of_tags
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
@@ -41,17 +42,18 @@ def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
             with closing(connections.warehouse()) as warehouse:
                 found = survey(pipeline, hours, connections.lake(), warehouse, connections.loading, now=datetime.now(UTC))
         except BackfillError as error:
-            raise dg.Failure(str(error), allow_retries=isinstance(error, TransientError)) from error
+            raise dg.Failure(str(error), allow_retries=False) from error
         gaps = {(gap.table, gap.hour): gap for gap in found.gaps}
         instance = context.op_execution_context.instance
         for key in context.selected_asset_check_keys:
             name = key.asset_key.to_user_string()
             known = judged(instance, key.asset_key, [partition_key(hour) for hour in hours])
-            for hour in hours:
-                gap = gaps.get((name, hour))
-                text = f"{gap.kind}: {gap.evidence}" if gap else "nothing is wrong"
-                verdict = evaluation(key.asset_key, NO_GAP, hour, gap is None, text, _evidence(gap), known)
-                context.op_execution_context.log_event(verdict)  # type: ignore[arg-type]  # asset contexts take it, too
+            with batched(instance):
+                for hour in hours:
+                    gap = gaps.get((name, hour))
+                    text = f"{gap.kind}: {gap.evidence}" if gap else "nothing is wrong"
+                    verdict = evaluation(key.asset_key, NO_GAP, hour, gap is None, text, _evidence(gap), known)
+                    context.op_execution_context.log_event(verdict)  # type: ignore[arg-type]  # asset contexts take it, too
             wrong = sum((name, hour) in gaps for hour in hours)
             yield dg.AssetCheckResult(
                 asset_key=key.asset_key,

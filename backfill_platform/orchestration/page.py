@@ -18,6 +18,7 @@ from backfill_platform.repair.publish import CHANGED_COLUMNS
 
 _MOST = 20  # lines of a table
 _TITLE = "repair report"
+_SUMS = ("rows", "quarantined", "cancels", "states", "untouched")
 
 
 @dataclass
@@ -96,7 +97,7 @@ class RepairPage:
             "### Plan",
             markdown(Rows("plan", ("step", "asset", "action", "what it does"), steps)),
             "### Hours",
-            markdown(Rows("hours", ("asset", "done", "failed", *_SUMS.values()), self._counts())),
+            markdown(Rows("hours", ("asset", "done", "failed", *_SUMS), self._counts())),
         ]
         for title, columns, rows in (
             ("Changed columns", ("asset", "column", "rows"), self._columns()),
@@ -146,12 +147,3 @@ class RepairPage:
         elif any(step.asset[0] == DRY_RUN for step in self.plan.steps):
             lines.append(f"- publish it: materialize the tables under `{WAREHOUSE}/`, or `backfill run {pipeline} {bounds}`")
         return lines
-
-
-_SUMS = {
-    "rows": "rows",
-    "quarantined": "quarantined",
-    "cancels": "cancels",
-    "states": "states",
-    "untouched": "untouched",
-}

@@ -62,10 +62,7 @@ def check(context: Context, hours: HourRange) -> Iterator[Checked]:
     rehearsed = _rehearse(context, hours, {state.table.path: state for state in found.tables})
     for node, state in zip(context.pipeline.nodes, found.tables, strict=True):
         there = [hour for hour in hours if hour in state.built]
-        lost = {
-            hour for hour in there if (str(node.table), hour) in gaps and "gone from" in gaps[str(node.table), hour].evidence
-        }
-        yield from _rules(context, node, hours, [hour for hour in there if hour not in lost])
+        yield from _rules(context, node, hours, there)
         yield _gaps(node.table.path, hours, gaps)
         if node.published:
             name = node.table.name
@@ -79,7 +76,11 @@ def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]
     """The rules of the table on its rows, and whether its rows are as many as its metadata says."""
     table, rules = node.table, context.pipeline.rules(node.table.name)
     audits: dict[datetime, HourAudit] = {}
-    if files := context.lake.files(table, there):
+    files = context.lake.files(table, there)
+    gone = context.lake.gone(files)
+    lost = {file.hour for file in files if file.uri in gone}
+    there = [hour for hour in there if hour not in lost]
+    if files := [file for file in files if file.hour not in lost]:
         rows = context.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
         marked = mark_failures(rows, rules)
         audits = judge(marked, table, rules, {}, F.to_json(F.struct(*table.column_names)))

@@ -186,6 +186,9 @@ def test_hours_in_work_are_left_to_whoever_works_on_them(watched: Watched) -> No
         asset_selection={dg.AssetKey(["warehouse", world.sessions])},
     )
     assert watched.tick().repairs == []
+    queued = dg.DagsterEvent(dg.DagsterEventType.PIPELINE_ENQUEUED.value, other.job_name)
+    watched.instance.report_dagster_event(queued, other.run_id)
+    assert watched.tick().repairs == []
     watched.instance.report_run_failed(other)
     assert len(watched.tick().repairs) == 1
 
