@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from backfill_platform.core.gap_requests import GapPolicy, OnGap
 from backfill_platform.core.hours import HourRange, partition_key
@@ -186,10 +187,17 @@ def test_hours_in_work_are_left_to_whoever_works_on_them(watched: Watched) -> No
         asset_selection={dg.AssetKey(["warehouse", world.sessions])},
     )
     assert watched.tick().repairs == []
-    queued = dg.DagsterEvent(dg.DagsterEventType.PIPELINE_ENQUEUED.value, other.job_name)
-    watched.instance.report_dagster_event(queued, other.run_id)
-    assert watched.tick().repairs == []
     watched.instance.report_run_failed(other)
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "there")
+    waiting = watched.instance.create_run_for_job(
+        watched.definitions(PUBLISH).resolve_job_def("clickstream_repair"),
+        tags=range_tags(HourRange(hour(2), hour(4))),
+        asset_selection={dg.AssetKey(["warehouse", world.sessions])},
+        status=dg.DagsterRunStatus.QUEUED,
+        remote_job_origin=RemoteJobOrigin(origin, "clickstream_repair"),
+    )
+    assert watched.tick().repairs == []
+    watched.instance.report_run_failed(waiting)
     assert len(watched.tick().repairs) == 1
 
 
