@@ -19,10 +19,12 @@ up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all
 
 test: $(READY) lint  ## lint, types, import rules and the fast tests
 	@scripts/need-chromium
+	@scripts/need-kafka
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --durations=15
 
 test-slow: $(READY)  ## the slow tests
 	@scripts/need-chromium
+	@scripts/need-kafka
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) test-connect
 
@@ -55,4 +57,4 @@ lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
 	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
 
 clean:  ## forget the environment and all embedded state
-	rm -rf $(VENV) .backfill .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
+	rm -rf $(VENV) .backfill .kafka .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts

@@ -8,6 +8,7 @@ import click
 
 from backfill_platform import terminal
 from backfill_platform.cli_check import check
+from backfill_platform.cli_kafka import drain, handover, replay, replay_limits
 from backfill_platform.cli_live import live
 from backfill_platform.cli_options import on_range, pipeline_and_hours, warehouse_of
 from backfill_platform.cli_repair import dry_run, plan, run
@@ -208,10 +209,14 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
 
 
 main.add_command(check)
+main.add_command(drain)
+main.add_command(handover)
 main.add_command(live)
 main.add_command(plan)
 main.add_command(dry_run)
 main.add_command(run)
+main.add_command(replay)
+main.add_command(replay_limits)
 main.add_command(watchers)
 
 if __name__ == "__main__":

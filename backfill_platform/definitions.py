@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
+from backfill_platform.orchestration.drain import drain_job
 from backfill_platform.orchestration.gap_checks import gap_checks
 from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
@@ -33,8 +34,8 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
-        jobs += [undo_job(pipeline, notices), repair, look]
-        sensors.append(gap_sensor(pipeline, repair, look))
+        jobs += [undo_job(pipeline, notices), drain_job(pipeline), repair, look]
+        sensors.append(gap_sensor(pipeline, repair, look, notices))
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,

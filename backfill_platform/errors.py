@@ -12,10 +12,12 @@
     │   ├── UnsealedHour        live writers may still write the hour
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
+    │   ├── TakenOver           another drain of the same name goes on instead
     │   ├── WarehouseError      ClickHouse refused a statement
     │   └── Undeliverable       a message to a watcher was refused
     └── TransientError          trying again may well work
         ├── WarehouseUnavailable    no connection, time-out
+        ├── KafkaUnavailable    no broker answers, or it is changing its leaders
         ├── WarehouseLocked     another embedded warehouse owns the folder
         ├── LakeConflict        another writer committed to the same lake table first
         ├── HourLeased          another repair is at work on the hour
@@ -75,6 +77,10 @@ class ProofFailed(PermanentError):
     """The fingerprints of target, delta and desired rows do not add up."""
 
 
+class TakenOver(PermanentError):
+    """Another drain of the same name has started, and goes on where this one ended."""
+
+
 class WarehouseError(PermanentError):
     """ClickHouse refused a statement."""
 
@@ -89,6 +95,10 @@ class TransientError(BackfillError):
 
 class WarehouseUnavailable(TransientError):
     """The warehouse does not answer."""
+
+
+class KafkaUnavailable(TransientError):
+    """No broker answers, or the cluster is changing its leaders."""
 
 
 class WarehouseLocked(TransientError):

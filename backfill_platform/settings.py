@@ -104,6 +104,15 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[*]", description="where a classic Spark session runs")
     spark_remote: str | None = Field(None, description="a Spark Connect server, sc://host:port, instead of a session")
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
+    kafka: dict[str, SecretStr] = Field(
+        {}, description='settings of librdkafka, as a JSON object: {"bootstrap.servers": "broker:9092"}'
+    )
+    schema_registry: dict[str, SecretStr] = Field(
+        {}, description='settings of Confluent\'s registry client, as a JSON object: {"url": "http://registry:8081"}'
+    )
+    source: Literal["live", "backfill"] = Field(
+        "live", description="live: pipelines land their topics; backfill: the topics of their replays"
+    )
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     web_url: str | None = Field(None, description="address of the Dagster UI for other people, for links in messages")
@@ -169,13 +178,18 @@ def _no_json(text: str) -> str:
     if '"watchers"' in text:
         example = '{"web-team": {"webhook": "https://..."}}'
         return f"BACKFILL_WATCHERS is a JSON object, such as '{example}'"
+    for name in ("kafka", "schema_registry"):
+        if f'"{name}"' in text:
+            return f"BACKFILL_{name.upper()} is a JSON object of texts"
     return f"{text}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'"
 
 
 def child_environment(settings: Settings, **more: str) -> dict[str, str]:
-    """The environment of a process that shall see the same settings: ours, with the paths made absolute."""
+    """The environment of a process that shall see the same settings and modules: ours, with the paths made absolute."""
     return {
         **os.environ,
+        # Spark's Python workers look into neither the project nor the folder that they were started in.
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(settings.project), os.environ.get("PYTHONPATH")))),
         "BACKFILL_HOME": str(settings.home),
         "BACKFILL_PROJECT": str(settings.project),
         "DAGSTER_HOME": str(settings.dagster_home),

@@ -1,4 +1,4 @@
-"""`backfill up`: embedded warehouse, warm Spark Connect server, Dagster UI and daemon, as one thing to start and stop.
+"""`backfill up`: embedded warehouse, Spark Connect server that is warmed, Dagster UI and daemon: one thing to start and stop.
 
 Each part is a child process with a log file, and leader of a process group that holds whatever it starts: code servers, runs.
 They end with this process, however it ends: it stops them in order when it is asked to, and a guard stops them when it is
@@ -131,9 +131,7 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
             watch(children[-1].process.pid)
 
         spark_remote = settings.spark_remote or f"sc://127.0.0.1:{_free_port()}"
-        environment = child_environment(
-            settings, BACKFILL_SPARK_REMOTE=spark_remote, PYSPARK_PYTHON=sys.executable, PYTHONUNBUFFERED="1"
-        )
+        environment = environment_of_parts(settings, spark_remote)
         if settings.spark_remote is None:
             tell("starting Spark Connect")
             port = int(spark_remote.rsplit(":", 1)[1])
@@ -156,6 +154,10 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         if not stop_asked:
             tell(f"ready after {time.monotonic() - started:.0f} s")
             ready(services)
+            if settings.spark_remote is None:
+                warming = [sys.executable, "-m", "backfill_platform.repair.warm"]
+                # It ends by itself, so the guard is not told of it: another process may have its id by then.
+                stack.callback(_start("warm", warming, settings, environment, stdin=subprocess.PIPE).stop)
         while not stop_asked:
             for child in children:
                 if child.process.poll() is not None:
@@ -164,6 +166,20 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         tell("stopping")
     tell("stopped")
     return 0
+
+
+def environment_of_parts(settings: Settings, spark_remote: str) -> dict[str, str]:
+    """The environment of all that is started."""
+    environment = child_environment(
+        settings,
+        BACKFILL_SPARK_REMOTE=spark_remote,
+        PYSPARK_PYTHON=sys.executable,
+        PYTHONUNBUFFERED="1",
+    )
+    if sys.dont_write_bytecode:
+        # As containers have it, to keep their folders clean. Each run is a process, and would compile all modules anew.
+        environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(settings.home / "bytecode")}
+    return environment
 
 
 @contextmanager
@@ -222,7 +238,9 @@ def _fail_lost_runs(settings: Settings) -> list[str]:
         return fail_dead_runs(instance, workers_too=True)
 
 
-def _start(name: str, command: list[str], settings: Settings, environment: dict[str, str]) -> _Child:
+def _start(
+    name: str, command: list[str], settings: Settings, environment: dict[str, str], *, stdin: int = subprocess.DEVNULL
+) -> _Child:
     log = settings.home / "logs" / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     with open(log, "ab") as out:
@@ -230,7 +248,7 @@ def _start(name: str, command: list[str], settings: Settings, environment: dict[
             command,
             cwd=settings.project,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -6,4 +6,5 @@ pytest_plugins = [
     "backfill_platform_tests.fixtures_spark",
     "backfill_platform_tests.fixtures_pipeline",
     "backfill_platform_tests.fixtures_stack",
+    "backfill_platform_tests.fixtures_kafka",
 ]

@@ -33,7 +33,8 @@ from backfill_platform.pipelines import clickstream
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished, StepStarted
-from backfill_platform.spark.reader import between, spark_schema
+from backfill_platform.spark.hours import between
+from backfill_platform.spark.reader import spark_schema
 from backfill_platform.spark.session import session_options, use_this_interpreter
 from backfill_platform.spark.writer import write_by_hour
 from backfill_platform.warehouse import embedded

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import EMPTY, Fingerprint
+from backfill_platform.core.offsets import Spans, holes
 
 _NEAR = 24  # hours in which a neighbour with rows makes an hour without rows suspicious
 
@@ -74,6 +75,17 @@ def landing_gaps(
         elif not rows.get(hour) and hour not in quiet and (beside := _neighbour(hour, rows)):
             evidence = f"landed without rows, but {beside} rows landed in an hour next to it"
             found.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence))
+    return found
+
+
+def offset_gaps(table: str, hours: HourRange, landed: Mapping[datetime, Spans]) -> list[Gap]:
+    """Hours of a topic that lack messages which were sent later, with old timestamps: offsets that landed with no hour."""
+    found = []
+    for hour, spans in sorted(holes(landed).items()):
+        if hour in hours:
+            told = ", ".join(f"{span.start} to {span.end - 1} of partition {span.partition}" for span in spans)
+            evidence = f"offsets {told} lie between it and the hour after it, and have landed with neither"
+            found.append(Gap(table, hour, Place.LAKE, GapKind.SHORT, evidence))
     return found
 
 

@@ -7,10 +7,12 @@ or, where it need not be on the hour, in `parse_moment`, and nowhere else.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from backfill_platform.errors import HourError
 
 HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PARTITION_KEY_FORMAT = "%Y-%m-%d-%H:%M"
 
 
@@ -73,7 +75,7 @@ class HourRange:
 
     def __post_init__(self) -> None:
         for moment in (self.start, self.end):
-            if moment.tzinfo is None or moment != hour_of(moment):
+            if moment.tzinfo is None or (moment - _EPOCH) % HOUR:  # by arithmetic: ranges are made by the thousand
                 raise HourError(f"{moment.isoformat()} is not an hour in UTC")
         if self.end <= self.start:
             raise HourError(
@@ -117,10 +119,8 @@ class HourRange:
 
 def merge_hours(hours: Iterable[datetime]) -> tuple[HourRange, ...]:
     """The fewest ranges that hold exactly the given hours, in order."""
-    ranges: list[HourRange] = []
-    for hour in sorted(set(hours)):
-        if ranges and ranges[-1].end == hour:
-            ranges[-1] = HourRange(ranges[-1].start, hour + HOUR)
-        else:
-            ranges.append(HourRange(hour, hour + HOUR))
-    return tuple(ranges)
+    found = sorted(set(hours))
+    if not found:
+        return ()
+    cuts = [number for number, (one, after) in enumerate(pairwise(found), 1) if after - one != HOUR]
+    return tuple(HourRange(found[first], found[end - 1] + HOUR) for first, end in pairwise([0, *cuts, len(found)]))

@@ -29,7 +29,7 @@ class Layer(StrEnum):
 
 
 class ColumnType(StrEnum):
-    """The types that all engines share. Timestamps are UTC instants of microseconds."""
+    """The types that all engines share. Timestamps are UTC instants of microseconds; bytes are for the raw layer only."""
 
     BOOLEAN = "boolean"
     INT32 = "int32"
@@ -37,6 +37,7 @@ class ColumnType(StrEnum):
     FLOAT64 = "float64"
     STRING = "string"
     TIMESTAMP = "timestamp"
+    BINARY = "binary"
 
 
 class Partitioning(StrEnum):
@@ -89,6 +90,8 @@ class Table:
         for column in self.columns:
             if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
                 raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
+        if self.layer is not Layer.RAW and (names := [one.name for one in self.columns if one.type is ColumnType.BINARY]):
+            raise SpecError(f"{self}: {', '.join(names)} holds bytes, which only raw tables can; decode it to text")
         if self.tenant and self.tenant not in self.key:
             raise SpecError(
                 f"{self}: the tenant column '{self.tenant}' must be part of the key, so that a row keeps its tenant"

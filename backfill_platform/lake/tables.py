@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow.fs
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DoubleType,
     IcebergType,
@@ -37,15 +36,16 @@ from backfill_platform.core.hours import HourRange, merge_hours
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
 from backfill_platform.core.uris import local_path
 from backfill_platform.errors import LakeConflict, PreconditionError
+from backfill_platform.lake.holdings import Holdings, LakeFile, lake_file, main_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table as IcebergTable
 
 MAIN = "main"
 _ATTEMPTS = 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Manifests are merged by the hundred: with one for each commit, a year that was landed hour by hour would take minutes to list.
+_PROPERTIES = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
@@ -55,31 +55,8 @@ _TYPES: Mapping[ColumnType, IcebergType] = {
     ColumnType.FLOAT64: DoubleType(),
     ColumnType.STRING: StringType(),
     ColumnType.TIMESTAMP: TimestamptzType(),
+    ColumnType.BINARY: BinaryType(),
 }
-
-
-@dataclass(frozen=True)
-class LakeFile:
-    """One Parquet file of a table; all its rows are owned by `hour`."""
-
-    uri: str
-    hour: datetime
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
-
-    `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a
-    timestamp column by URI; files without bounds are absent.
-    """
-
-    files: tuple[LakeFile, ...] = ()
-    empty: frozenset[datetime] = frozenset()
-    snapshots: frozenset[int] = frozenset()
-    spans: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
 
 
 def quarantine_of(table: Table) -> Table:
@@ -120,9 +97,7 @@ class Lake:
             found = self._catalog.load_table(table.path)
         except NoSuchTableError:
             try:
-                found = self._catalog.create_table(
-                    table.path, Schema(*fields), partition_spec=spec, properties={"commit.retry.num-retries": "0"}
-                )
+                found = self._catalog.create_table(table.path, Schema(*fields), partition_spec=spec, properties=_PROPERTIES)
             except TableAlreadyExistsError:
                 found = self._catalog.load_table(table.path)
         there = {field.name: str(field.field_type) for field in found.schema().fields}
@@ -186,18 +161,9 @@ class Lake:
             found = self._catalog.load_table(table.path)
         except NoSuchTableError:
             return Holdings()
-        if found.current_snapshot() is None:
-            return Holdings(empty=frozenset(_empty_hours(found)))
-        column = found.schema().find_field(time).field_id if time else -1
-        files, spans = [], {}
-        for task in found.scan().plan_files():
-            files.append(_lake_file(task.file))
-            low, high = task.file.lower_bounds.get(column), task.file.upper_bounds.get(column)
-            if low is not None and high is not None:
-                spans[task.file.file_path] = (_moment(low), _moment(high))
-        files.sort(key=lambda file: (file.hour, file.uri))
+        files, spans = main_files(found, time)
         snapshots = frozenset(snapshot.snapshot_id for snapshot in found.snapshots())
-        return Holdings(tuple(files), frozenset(_empty_hours(found)), snapshots, spans)
+        return Holdings(files, frozenset(_empty_hours(found)), snapshots, spans)
 
     def gone(self, files: Collection[LakeFile]) -> set[str]:
         """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""
@@ -314,19 +280,9 @@ class Lake:
         elif found.current_snapshot() is None:
             return []
         return sorted(
-            (_lake_file(task.file) for task in scan.plan_files()),
+            (lake_file(task.file) for task in scan.plan_files()),
             key=lambda file: (file.hour, file.uri),
         )
-
-
-def _lake_file(file: DataFile) -> LakeFile:
-    hour = datetime.fromtimestamp(file.partition[0] * 3600, UTC)
-    return LakeFile(file.file_path, hour, file.record_count, file.file_size_in_bytes)
-
-
-def _moment(bound: bytes) -> datetime:
-    micros: Any = from_bytes(TimestamptzType(), bound)
-    return _EPOCH + timedelta(microseconds=int(micros))
 
 
 def _first_snapshot(found: IcebergTable) -> None:

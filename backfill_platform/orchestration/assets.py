@@ -37,6 +37,7 @@ from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome,
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.streams.kafka import Cluster
 from backfill_platform.warehouse.client import Warehouse
 
 _RETRIES = 2
@@ -84,7 +85,7 @@ def pipeline_assets(
             with ExitStack() as stack:
                 notice = stack.enter_context(telling(context, notices, pipeline, hours, selected, retries=_RETRIES))
                 request = Request.from_tags(config.with_tags(context.run.tags))
-                plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected))
+                plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected, context.run.tags))
                 wait_for_turn(context, pipeline)
                 opened = open_context(context, pipeline, connections, lambda: spark.spark_session, request)
                 repair = stack.enter_context(opened)
@@ -157,6 +158,10 @@ def open_context(
         def warehouse() -> Warehouse:
             return stack.enter_context(closing(connections.warehouse()))
 
+        @cache
+        def cluster() -> Cluster:
+            return stack.enter_context(closing(connections.cluster()))
+
         yield Context(
             pipeline,
             connections.lake(),
@@ -175,6 +180,8 @@ def open_context(
             unsealed=request.unsealed,
             tenants=request.tenants,
             at_work=repairs_at_work(context),
+            kafka=cluster,
+            replayed=connections.replayed,
         )
 
 

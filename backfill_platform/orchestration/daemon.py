@@ -6,7 +6,7 @@ Dagster looks at backfills every 30 seconds and has no setting for it: a backfil
 import dagster._daemon.controller
 from dagster._daemon.cli import main
 
-BACKFILL_SECONDS = 2
+BACKFILL_SECONDS = 1
 
 if __name__ == "__main__":
     dagster._daemon.controller.DEFAULT_DAEMON_INTERVAL_SECONDS = BACKFILL_SECONDS

@@ -1,16 +1,18 @@
-"""Telling the watchers of a pipeline what its runs do: that one starts, and how it ended, however it ends.
+"""Telling the watchers of a pipeline what its runs do: that one starts, and how it ended, however it ends; and of gaps.
 
 A message never fails a repair, and holds it up by no more than the patience of the outbox, once, at its end.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 
 import dagster as dg
 
+from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.messages import Kind, Message
 from backfill_platform.core.plan import WAREHOUSE, AssetPath
@@ -21,7 +23,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.engine import Context
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.repair.publish import CHANGED_COLUMNS, REFUSALS
-from backfill_platform.repair.summary import Asked, ended, started
+from backfill_platform.repair.summary import Asked, ended, gaps_found, started
 from backfill_platform.repair.undo import Undone
 from backfill_platform.repair.watchers import NOBODY, Watch, unknown_watchers, watch_of, web_address
 from backfill_platform.settings import Settings
@@ -30,7 +32,10 @@ from backfill_platform.warehouse.prepare import HourPublish
 logger = logging.getLogger(__name__)
 
 _INTERRUPTED_SECONDS = 5.0  # whoever interrupts a run kills it soon
+_TICK_SECONDS = 10.0  # Dagster gives a tick a minute, and most of it is for looking
+_BUG = "the watchers are not told, because of a bug: {}"
 
+Wanted = Mapping[AssetPath, Collection[datetime]]
 RunContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
@@ -99,11 +104,7 @@ class Notice:
         interrupted = error is not None and not isinstance(error, Exception)
         if not (isinstance(error, TransientError) and self.context.retry_number < self.retries):
             self._post(lambda: ended(self.asked, self.outcomes, error=_words(error), conflicts=self.conflicts))
-        for delivery in self.outbox.close(_INTERRUPTED_SECONDS if interrupted else None):
-            if delivery.problem:
-                self.context.log.warning(str(delivery))
-            else:
-                self.context.log.info(str(delivery))
+        _close(self.outbox, self.context.log, _INTERRUPTED_SECONDS if interrupted else None)
 
     def _post(self, message: Callable[[], Message]) -> None:
         try:
@@ -111,7 +112,7 @@ class Notice:
             if not (self.routine and set(made.kinds) <= {Kind.STARTED, Kind.FINISHED}):
                 self.outbox.post(made)
         except Exception as error:  # noqa: BLE001  # no repair may fail because it cannot be told of
-            self.context.log.warning(f"the watchers are not told, because of a bug: {type(error).__name__}")
+            self.context.log.warning(_BUG.format(type(error).__name__))
 
 
 @contextmanager
@@ -145,6 +146,28 @@ def telling(
         notice.end(error)
         raise
     notice.end(None)
+
+
+def tell_of_gaps(
+    log: logging.Logger, notices: Notices, pipeline: Pipeline, gaps: Sequence[Gap], wanted: Callable[[], Wanted]
+) -> None:
+    """Tell the watchers of gaps that nothing repairs by itself; `wanted` finds the hours that would mend them.
+
+    Raises nothing. What is not delivered while the tick waits is tried for as long as the patience lasts.
+    """
+    if not (gaps and notices.watch.watchers):
+        return
+    outbox = notices.watch.outbox()
+    try:
+        outbox.post(gaps_found(pipeline, gaps, wanted(), notices.web_url()))
+    except Exception as error:  # noqa: BLE001  # no gap may stay unseen because it cannot be told of
+        log.warning(_BUG.format(type(error).__name__))
+    _close(outbox, log, _TICK_SECONDS)
+
+
+def _close(outbox: Outbox, log: logging.Logger, seconds: float | None) -> None:
+    for delivery in outbox.close(seconds):
+        log.log(logging.WARNING if delivery.problem else logging.INFO, str(delivery))
 
 
 def _words(error: BaseException | None) -> str:

@@ -46,6 +46,7 @@ _TAGS = (
 )
 _OURS = (PROCESS_TAG, REPAIR_TAG)
 _SENSOR = "dagster/sensor_name"
+_BACKFILL = "dagster/backfill"
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -120,13 +121,19 @@ class Request:
         flags = {HEAL_TAG: self.heal, UNSEALED_TAG: self.unsealed, ROUTINE_TAG: self.routine}
         return tags | {name: "true" for name, asked in flags.items() if asked}
 
-    def assets(self, chosen: Collection[AssetPath]) -> tuple[AssetPath, ...]:
-        """What is materialized for the assets that a run was launched for: in a dry run, the dry runs of their tables.
+    def assets(self, chosen: Collection[AssetPath], tags: Mapping[str, str]) -> tuple[AssetPath, ...]:
+        """What is materialized for the assets that a run with these tags was launched for: in a dry run, the dry runs of them.
 
-        Raises UsageError when none of them is shown by a dry run: raw tables are not.
+        Raises UsageError when none of them is shown by a dry run, as raw tables are not; and in a backfill of others than dry
+        runs: it counts as failed, whatever became of it, when the assets that it was launched for are not materialized.
         """
         if self.mode is Mode.PUBLISH:
             return tuple(chosen)
+        if _BACKFILL in tags and (others := [f"{prefix}/{name}" for prefix, name in chosen if prefix != DRY_RUN]):
+            raise UsageError(
+                f"this backfill was launched for {', '.join(others)} with the tag {MODE_TAG}={self.mode}, which would leave "
+                f"them as they are: launch the backfill for the assets {DRY_RUN}/* instead, or without the tag"
+            )
         found = tuple(dict.fromkeys((DRY_RUN, name) for prefix, name in chosen if prefix != Layer.RAW))
         if not found:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""The gap sensor of a pipeline: looks at the data, has gaps shown where they have changed, and asks for repairs.
+"""The gap sensor of a pipeline: looks at the data, has gaps shown where they have changed, and asks for repairs or tells.
 
 A repair is one range run with Dagster's own range tags. What is asked for, and how much of it, is the pipeline's `on_gaps`.
 Gaps are shown by a run of the check `no_gap`, and not by the tick itself: Dagster keeps one evaluation outside of runs for each
@@ -17,6 +17,7 @@ from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import HourRange, format_hour
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.busy import hours_in_work
+from backfill_platform.orchestration.notices import NOTHING, Notices, tell_of_gaps
 from backfill_platform.orchestration.partitions import range_tags
 from backfill_platform.orchestration.request import Request
 from backfill_platform.pipelines.spec import Pipeline
@@ -30,7 +31,7 @@ _SHOWN = 5
 Job = dg.JobDefinition | UnresolvedAssetJobDefinition
 
 
-def gap_sensor(pipeline: Pipeline, repair: Job, look: Job) -> dg.SensorDefinition:
+def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NOTHING) -> dg.SensorDefinition:
     """The sensor `<pipeline>_gaps`; it runs by itself where the pipeline declares `on_gaps`, else when switched on."""
     policy = pipeline.on_gaps or GapPolicy()
     running = dg.DefaultSensorStatus.RUNNING if pipeline.on_gaps else dg.DefaultSensorStatus.STOPPED
@@ -58,8 +59,11 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job) -> dg.SensorDefinitio
         except BackfillError as error:
             return dg.SkipReason(f"cannot look: {error}")
         new = unseen(gaps, seen, busy)
-        wanted = {} if policy.action is OnGap.REPORT else assets_for(policy, wanted_hours(pipeline, lake, new, now))
+        reports = policy.action is OnGap.REPORT
+        wanted = {} if reports else assets_for(policy, wanted_hours(pipeline, lake, new, now))
         decision = decide(gaps, wanted, seen, busy, policy)
+        if reports:  # of what it asks for, the runs tell
+            tell_of_gaps(context.log, notices, pipeline, new, lambda: wanted_hours(pipeline, lake, new, now))
         requests = [_run(one, decision.seen, seen.number, repair, pipeline, policy) for one in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
             # First: repairs of the same tick wait for it (`turns`), so that what they mend has been shown.

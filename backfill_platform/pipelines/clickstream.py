@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark.sql.types as T
 from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as SqlWindow
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
@@ -120,12 +121,14 @@ def build_site_hourly(sessions: DataFrame) -> DataFrame:
     def duration(share: float) -> Column:
         return F.expr(f"percentile_disc({share}) within group (order by duration_seconds)").cast("bigint")
 
-    # Beside distinct clients, Spark would keep the durations of every client apart: four times slower.
-    clients = sessions.select("hour", "client_id").distinct().groupBy("hour").agg(F.count("*").alias("unique_clients"))
-    metrics = sessions.groupBy("hour").agg(
+    # Beside a count of distinct clients, Spark would keep the durations of every client apart: four times slower.
+    of_client = SqlWindow.partitionBy("hour", "client_id").orderBy("started_at")
+    marked = sessions.withColumn("number", F.row_number().over(of_client))
+    return marked.groupBy("hour").agg(
         F.count("*").alias("sessions"),
         F.count_if("is_open").alias("open_sessions"),
         F.sum("requests").alias("requests"),
+        F.count_if(F.col("number") == 1).alias("unique_clients"),
         F.sum("bytes").alias("bytes"),
         F.sum("errors").alias("errors"),
         (F.sum("errors") / F.sum("requests")).alias("error_rate"),
@@ -133,7 +136,6 @@ def build_site_hourly(sessions: DataFrame) -> DataFrame:
         duration(0.9).alias("duration_p90_seconds"),
         duration(0.99).alias("duration_p99_seconds"),
     )
-    return metrics.join(clients, "hour")
 
 
 pipeline = Pipeline(

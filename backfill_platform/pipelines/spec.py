@@ -25,7 +25,9 @@ from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.spark.schema_rules import rules_of
+from backfill_platform.streams.drain import Handler
 from backfill_platform.streams.files import FileSource
+from backfill_platform.streams.topic import MESSAGE_COLUMNS, KafkaTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,6 +41,7 @@ _TYPES: Mapping[str, ColumnType] = {
     "double": ColumnType.FLOAT64,
     "string": ColumnType.STRING,
     "timestamp": ColumnType.TIMESTAMP,
+    "binary": ColumnType.BINARY,
 }
 
 
@@ -103,6 +106,7 @@ class Pipeline:
     `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
     `quiet` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks by himself.
     `watchers` names who is told of its repairs; how they are reached is secret, and so a setting (BACKFILL_WATCHERS).
+    `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward.
     Raises SpecError when tables do not fit together.
     """
 
@@ -110,7 +114,7 @@ class Pipeline:
     description: str
     start: datetime
     end: datetime | None
-    source: FileSource
+    source: FileSource | KafkaTopic
     raw: RawTable
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
@@ -118,6 +122,7 @@ class Pipeline:
     quiet: tuple[Quiet, ...] = ()
     on_gaps: GapPolicy | None = None
     watchers: tuple[str, ...] = ()
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names: object = self.watchers
@@ -140,6 +145,12 @@ class Pipeline:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
         if self.raw.table.column(event_time).nullable or self.raw.table.column(event_time).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
+        lacking = [name for name in MESSAGE_COLUMNS if name not in self.raw.table.column_names]
+        if isinstance(self.source, KafkaTopic) and lacking:
+            raise SpecError(
+                f"pipeline {self.name}: its source is a topic, so the schema of {self.raw.name} must extend KafkaMessage "
+                f"(backfill_platform.pipelines.kafka); it lacks {', '.join(lacking)}"
+            )
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
             sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
@@ -214,6 +225,11 @@ class Pipeline:
     def published(self) -> tuple[Table, ...]:
         """The tables that are kept in ClickHouse."""
         return tuple(derived.table for derived in self.derived if derived.publish)
+
+    @property
+    def backfill_topic(self) -> str:
+        """The topic that its hours are replayed to: beside the one it reads, or named after it where it reads files."""
+        return self.source.backfill_topic if isinstance(self.source, KafkaTopic) else f"{self.name}.backfill"
 
     def check_tenants(self, tenants: Collection[str]) -> None:
         """Raises UsageError when tenants are given and no table says whose its rows are."""

@@ -20,7 +20,7 @@ from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import Lake, quarantine_of
 from backfill_platform.repair.outcomes import CheckResult, Rows
 from backfill_platform.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name, is_good
-from backfill_platform.spark.reader import within
+from backfill_platform.spark.hours import within
 from backfill_platform.spark.writer import write_by_hour
 
 if TYPE_CHECKING:

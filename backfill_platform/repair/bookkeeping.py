@@ -13,8 +13,9 @@ from backfill_platform.core.contract import ANYTHING
 from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Plan, Step
 from backfill_platform.core.tables import Table
-from backfill_platform.lake.tables import MAIN, LakeFile
-from backfill_platform.repair.outcomes import Fact, HourOutcome, Rows
+from backfill_platform.lake.holdings import LakeFile
+from backfill_platform.lake.tables import MAIN
+from backfill_platform.repair.outcomes import OFFSETS, Fact, HourOutcome, Rows
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import schema_hash
 from backfill_platform.warehouse.ledger import PUBLISHING, Ledger, LedgerEntry, Repair
@@ -68,6 +69,7 @@ def lake_step(step: Step, outcomes: Iterable[HourOutcome], context: Context, sta
             rows_kept=_count(outcome, "rows"),
             rows_quarantined=_count(outcome, "quarantined"),
             snapshot_id=snapshot,
+            offsets=str(outcome.facts.get(OFFSETS, "")),
             reason="; ".join(filter(None, (context.reason, outcome.error))),
             started_at=started,
             **{**_common(context, table), "code_version": version},

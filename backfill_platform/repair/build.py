@@ -131,14 +131,10 @@ def build(
         mine = F.coalesce(F.col(table.tenant).cast("string").isin(*tenants), F.lit(False))
         marked = _with_others(spark, lake, table, hours, marked, mine)
         measures["rows_of_other_tenants"] = F.count_if(~mine)
-    try:
-        audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
-        for part, deduplicated in once:
-            counts = deduplicated.counts()
-            audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
-    finally:
-        for read in reads:
-            read.release()
+    audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
+    for part, deduplicated in once:
+        counts = deduplicated.counts()
+        audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}

@@ -1,13 +1,16 @@
-"""The one place that opens the lake and the warehouse of the settings."""
+"""The one place that opens the lake, the warehouse and the Kafka cluster of the settings."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_platform.errors import SettingsError, WarehouseUnavailable
 from backfill_platform.lake.tables import Lake
 from backfill_platform.settings import Settings
+from backfill_platform.streams.kafka import Cluster, no_cluster
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.embedded import running_url
 from backfill_platform.warehouse.staging import Loading
@@ -22,6 +25,7 @@ class Connections:
         embedded = settings.clickhouse_url is None
         asked = ("pull" if embedded else "push") if settings.loading == "auto" else settings.loading
         self.loading = Loading(asked)
+        self.replayed = settings.source == "backfill"
 
     def lake(self) -> Lake:
         """The lake, its catalog's folder made where it is a local file.
@@ -36,6 +40,12 @@ class Connections:
         except (SQLAlchemyError, OSError) as error:
             raise SettingsError(f"the lake's catalog {self._settings.lake_catalog} cannot be opened: {error}") from error
 
+    def cluster(self) -> Cluster:
+        """The Kafka cluster and its schema registry. Raises PreconditionError when the settings name none."""
+        if not self._settings.kafka:
+            return no_cluster()
+        return Cluster(_revealed(self._settings.kafka), _revealed(self._settings.schema_registry))
+
     def warehouse(self) -> Warehouse:
         """A client of the warehouse. Raises WarehouseUnavailable with what to do when nothing answers."""
         given = self._settings.clickhouse_url
@@ -48,3 +58,7 @@ class Connections:
                 "name a server in BACKFILL_CLICKHOUSE_URL"
             )
         return Warehouse(url)
+
+
+def _revealed(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in secrets.items()}

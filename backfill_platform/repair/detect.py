@@ -6,18 +6,31 @@ written.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from backfill_platform.core.gaps import Gap, GapKind, Place, count_gaps, lake_gaps, landing_gaps, stale_gaps, warehouse_gaps
-from backfill_platform.core.hours import HourRange
+from backfill_platform.core.gaps import (
+    Gap,
+    GapKind,
+    Place,
+    count_gaps,
+    lake_gaps,
+    landing_gaps,
+    offset_gaps,
+    stale_gaps,
+    warehouse_gaps,
+)
+from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.identity import EMPTY, Fingerprint
 from backfill_platform.core.quiet import quiet_hours
 from backfill_platform.core.tables import Table
-from backfill_platform.lake.tables import Holdings, Lake, LakeFile
+from backfill_platform.lake.holdings import Holdings, LakeFile
+from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.bookkeeping import input_digest
 from backfill_platform.repair.stale import History, Known, decided_sessions, stale_hours
+from backfill_platform.streams.topic import KafkaTopic
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import schema_hash
@@ -69,10 +82,18 @@ def survey(
     """
     ledger = Ledger(warehouse)
     raw = pipeline.raw.table
-    holdings = {table.path: lake.holdings(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables}
-    history = {table.path: _of_this_lake(ledger.lake_history(str(table)), holdings[table.path]) for table in pipeline.tables}
-    there = {path: _hours_of(held) for path, held in holdings.items()}
-    stale = stale_hours(pipeline, hours, Known(lake, holdings[raw.path], history, there), now or hours.end)
+    with ThreadPoolExecutor() as threads:
+        # The warehouse sums up its rows while we read the lake's metadata.
+        asked = {table.path: threads.submit(_stored, warehouse, table, hours) for table in pipeline.published}
+        holdings = {
+            table.path: lake.holdings(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables
+        }
+        # After the lake: what is written in between is not in the snapshots that we know, and is left out.
+        history = {
+            table.path: _of_this_lake(ledger.lake_history(str(table)), holdings[table.path]) for table in pipeline.tables
+        }
+        there = {path: _hours_of(held) for path, held in holdings.items()}
+        stale = stale_hours(pipeline, hours, Known(lake, holdings[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
     gaps: list[Gap] = []
     for node in pipeline.nodes:
@@ -88,17 +109,23 @@ def survey(
         else:
             found += lake_gaps(str(table), str(node.reads), hours, here, there[node.reads.path])
         found += count_gaps(str(table), [hour for hour in hours if hour in here], every, written)
+        if node.reads is None and isinstance(pipeline.source, KafkaTopic):
+            with_next = HourRange(hours.start, hours.end + HOUR)
+            counted = {gap.hour for gap in found}
+            by_offset = offset_gaps(str(table), hours, ledger.offsets(str(table), list(with_next)))
+            found += [gap for gap in by_offset if gap.hour not in counted]
         damaged = {gap.hour for gap in found}
         state = TableState(table, {hour: rows for hour, rows in every.items() if hour in hours}, frozenset(here))
         if node.published:
             # An hour that the lake has lost is built first; until then there is nothing to compare with.
             comparable = [hour for hour in hours if hour in here and hour not in damaged]
             files = [file for file in held.files if file.hour in hours and file.hour not in damaged]
-            state = _with_fingerprints(state, hours, comparable, files, warehouse, ledger, loading)
+            stored = asked[table.path].result()
+            state = _with_fingerprints(state, hours, comparable, files, warehouse, ledger, loading, stored)
             judged = warehouse_gaps(f"warehouse/{table.name}", hours, state.lake, state.net, state.final, set(comparable))
-            gaps += _with_tenants(judged, table, files, warehouse, loading)
+            gaps += _with_tenants(judged, table, files, warehouse, loading) if stored else judged
             reasons = dict(stale[table.path])
-            if target_exists(warehouse, table):
+            if stored:
                 decided = decided_sessions(pipeline, node, [hour for hour in hours if hour in here], warehouse, there[raw.path])
                 reasons = {**decided, **reasons}
         else:
@@ -152,6 +179,14 @@ def _first_of_each_hour(gaps: Iterable[Gap]) -> list[Gap]:
     return list(found.values())
 
 
+def _stored(warehouse: Warehouse, table: Table, hours: HourRange) -> tuple[Prints, Prints] | None:
+    """The fingerprints of net state and FINAL; None where the warehouse has no such table."""
+    if not target_exists(warehouse, table):
+        return None
+    every = list(hours)
+    return fingerprints.net(warehouse, table, every), fingerprints.final(warehouse, table, every)
+
+
 def _with_fingerprints(
     state: TableState,
     hours: HourRange,
@@ -160,25 +195,24 @@ def _with_fingerprints(
     warehouse: Warehouse,
     ledger: Ledger,
     loading: Loading,
+    stored: tuple[Prints, Prints] | None,
 ) -> TableState:
+    """The state with the fingerprints of the lake, and of what is `stored` in the warehouse."""
     table, every = state.table, list(hours)
     by_hour: dict[datetime, list[LakeFile]] = {hour: [] for hour in comparable}
     for file in files:
         by_hour[file.hour].append(file)
-    schema = (warehouse.server_version, schema_hash(table))
     lake = dict.fromkeys(every, EMPTY)
-    for hour, entry in ledger.last_published(str(table), every).items():
-        own = by_hour.get(hour)
-        comparable_entry = entry.desired is not None and (entry.server_version, entry.schema_hash) == schema
-        if own and comparable_entry and entry.input_digest == input_digest(own):
-            lake[hour] = entry.desired or EMPTY
+    published = ledger.published_from(
+        str(table), every, server_version=warehouse.server_version, schema_hash=schema_hash(table)
+    )
+    for hour, (digest, desired) in published.items():
+        if (own := by_hour.get(hour)) and digest == input_digest(own):
+            lake[hour] = desired
             del by_hour[hour]
     unknown = {hour: own for hour, own in by_hour.items() if own}
     lake |= file_fingerprints(warehouse, table, list(unknown), [file.uri for own in unknown.values() for file in own], loading)
-    if target_exists(warehouse, table):
-        net, final = fingerprints.net(warehouse, table, every), fingerprints.final(warehouse, table, every)
-    else:
-        net = final = dict.fromkeys(every, EMPTY)
+    net, final = stored or (dict.fromkeys(every, EMPTY), dict.fromkeys(every, EMPTY))
     return replace(state, published=True, lake=lake, net=net, final=final)
 
 
@@ -187,7 +221,7 @@ def _with_tenants(
 ) -> list[Gap]:
     """The gaps with the tenants whose rows differ, where rows belong to tenants and the damage is not boundless."""
     hours = {gap.hour for gap in gaps}
-    if not table.tenant or not hours or len(hours) > _HOURS_BY_TENANT or not target_exists(warehouse, table):
+    if not table.tenant or not hours or len(hours) > _HOURS_BY_TENANT:
         return gaps
     want = file_tenants(warehouse, table, hours, [file.uri for file in files if file.hour in hours], loading)
     have, read = fingerprints.by_tenant(warehouse, table, hours), fingerprints.by_tenant(warehouse, table, hours, final=True)

@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING
 from backfill_platform.core.contract import ANYTHING, Contract
 from backfill_platform.core.hours import HOUR, HourRange, format_hour
 from backfill_platform.core.identity import Fingerprint
+from backfill_platform.core.offsets import Spans, encode
 from backfill_platform.core.plan import Action, AssetPath, Plan, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.core.windows import stretches
 from backfill_platform.errors import UsageError
-from backfill_platform.lake.tables import MAIN, Lake, LakeFile, quarantine_of
+from backfill_platform.lake.holdings import LakeFile
+from backfill_platform.lake.tables import MAIN, Lake, quarantine_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, promote
 from backfill_platform.repair.bookkeeping import begin, lake_step
 from backfill_platform.repair.build import build
-from backfill_platform.repair.land import land
-from backfill_platform.repair.outcomes import Event, Fact, HourOutcome, StepFinished, StepStarted
+from backfill_platform.repair.land import Source, land
+from backfill_platform.repair.outcomes import OFFSETS, Event, Fact, HourOutcome, StepFinished, StepStarted
 from backfill_platform.repair.publish import publish_step
+from backfill_platform.streams.kafka import OpenCluster, no_cluster
+from backfill_platform.streams.topic import KafkaTopic
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.fingerprints import Fingerprints
@@ -63,7 +67,8 @@ class Context:
 
     `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write. With
     `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake and in the warehouse.
-    `at_work` names the other repairs that may be under way, on other hours.
+    `at_work` names the other repairs that may be under way, on other hours. `kafka` opens the cluster of pipelines that read a
+    topic; `replayed` has them read what was replayed instead of what is live.
     """
 
     pipeline: Pipeline
@@ -83,11 +88,26 @@ class Context:
     unsealed: bool = False
     tenants: tuple[str, ...] = ()
     at_work: Callable[[], Collection[str]] = tuple
+    kafka: OpenCluster = no_cluster
+    replayed: bool = False
 
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of the warehouse."""
         return Ledger(self.warehouse())
+
+    @cached_property
+    def source(self) -> Source:
+        """What the pipeline is landed from: its files, or its topic, ready to be read."""
+        declared = self.pipeline.source
+        if not isinstance(declared, KafkaTopic):
+            return declared
+        return declared.open(self.kafka, self.clock, self._landed_to, backfill=self.replayed)
+
+    def _landed_to(self, end: datetime) -> dict[int, int]:
+        """The offsets that the hour before `end` was landed up to, by partition."""
+        landed = self.ledger.offsets(str(self.pipeline.raw.table), [end - HOUR])
+        return {span.partition: span.end for spans in landed.values() for span in spans}
 
 
 def run(plan: Plan, context: Context) -> Iterator[Event]:
@@ -184,7 +204,7 @@ def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> 
 
 
 def _land(step: Step, context: Context) -> StepFinished:
-    table, source = step.node.table, context.pipeline.source
+    table, source = step.node.table, context.source
     landed = context.lake.rows_by_hour(table, step.hours)
     files = context.lake.files(table, step.hours)
     known = context.lake.built_hours(table) - _hours_of(files, context.lake.gone(files))
@@ -193,11 +213,15 @@ def _land(step: Step, context: Context) -> StepFinished:
     present = [hour for hour in hours if hour not in absent]
     outcomes = _named(step, absent)
     if present:
-        audits = land(context.spark(), context.lake, context.pipeline, present, context.repair_id)
+        audits = land(context.spark(), context.lake, context.pipeline, source, present, context.repair_id)
         if context.landing is not Landing.REPLACE:
             audits = {hour: audit.keeping(landed.get(hour, 0)) for hour, audit in audits.items()}
-        outcomes += _lake_outcomes(step, audits, context)
+        outcomes += [_with_offsets(outcome, source.spans(outcome.hour)) for outcome in _lake_outcomes(step, audits, context)]
     return StepFinished(step, {"hours_already_landed": len(step.hours) - len(hours)}, outcomes)
+
+
+def _with_offsets(outcome: HourOutcome, spans: Spans) -> HourOutcome:
+    return replace(outcome, facts={**outcome.facts, OFFSETS: encode(spans)}) if spans else outcome
 
 
 def _build(step: Step, failed: Failed, context: Context) -> StepFinished:

@@ -7,7 +7,8 @@ from backfill_platform.core.hours import HOUR
 from backfill_platform.core.plan import Action, Plan, Step, read_bounds
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import PreconditionError
-from backfill_platform.lake.tables import Lake, LakeFile
+from backfill_platform.lake.holdings import LakeFile
+from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.preconditions import check_target, target_exists

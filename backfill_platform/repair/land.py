@@ -14,29 +14,42 @@ from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.spark.checks import RowRule, mark_failures, require_columns
+from backfill_platform.streams.files import ArchiveFile, HourlyFiles
+from backfill_platform.streams.topic import TopicReader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-UNPLACED = "event_time: not within the hours of its file"
-UNDECODABLE = "line: not in the encoding of its file"
+Source = ArchiveFile | HourlyFiles | TopicReader
 
 
 def land(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime], repair: str
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
 ) -> dict[datetime, HourAudit]:
     """Stage the lines of `hours` on the branch of the repair: as rows where they pass all checks, else in quarantine.
 
     Each line of the source belongs to exactly one ingestion hour, so landing hours together or apart gives the same rows.
     Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given.
     """
+    lines = source.lines(spark, hours)
+    if source.cheap_to_read:
+        return _land(lines, lake, pipeline, source, hours, repair)
+    lines = lines.persist()
+    try:
+        return _land(lines, lake, pipeline, source, hours, repair)
+    finally:
+        lines.unpersist()
+
+
+def _land(
+    lines: DataFrame, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
+) -> dict[datetime, HourAudit]:
     raw = pipeline.raw
     table = raw.table
-    lines = pipeline.source.lines(spark, hours)
     parsed = raw.parse(lines)
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
-    placed = pipeline.source.ingestion_hour(F.col(raw.event_time))
+    placed = source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
     given, read = lines.count(), _lines_by_hour(parsed, table.hour)
     if given != (returned := sum(read.values())):
@@ -44,16 +57,17 @@ def land(
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     parsed = owned(parsed, table.hour, hours)
     rules = pipeline.rules(raw.name)
-    require_columns(parsed.drop(*lines.columns, "_unplaced"), rules, str(table))
+    given_only = [name for name in lines.columns if name not in table.column_names]
+    require_columns(parsed.drop(*given_only, "_unplaced"), rules, str(table))
     own = (
-        RowRule(UNPLACED, lambda: ~F.col("_unplaced")),
-        RowRule(UNDECODABLE, lambda: ~F.col("undecodable")),
+        RowRule(source.missing_place, lambda: ~F.col("_unplaced")),
+        RowRule(source.undecodable, lambda: ~F.col("undecodable")),
     )
     rules = replace(rules, rows=(*rules.rows, *own))
     marked = mark_failures(parsed, rules)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     audits = write_and_audit(
-        marked, lake, table, rules, hours, repair, payload=F.col("line"), measures=measures, sort_by=(raw.event_time,)
+        marked, lake, table, rules, hours, repair, payload=source.payload(), measures=measures, sort_by=(raw.event_time,)
     )
     return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
 

@@ -13,6 +13,8 @@ Fact = int | float | str | bool
 NO_GAP = "no_gap"
 NOTHING_WAITS = "nothing_waits"
 
+OFFSETS = "offsets"  # the fact of a landed hour that holds the offsets of a topic it was made from
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -12,7 +12,8 @@ from backfill_platform.core.identity import Fingerprint
 from backfill_platform.core.plan import Action, Step
 from backfill_platform.core.tables import Table
 from backfill_platform.errors import BackfillError, ContractViolation, UnhealthyHour, UnsealedHour
-from backfill_platform.lake.tables import MAIN, LakeFile, quarantine_of
+from backfill_platform.lake.holdings import LakeFile
+from backfill_platform.lake.tables import MAIN, quarantine_of
 from backfill_platform.repair.bookkeeping import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 from backfill_platform.warehouse import fingerprints

@@ -18,7 +18,8 @@ from backfill_platform.core.hours import HOUR, HourRange, format_hour, hour_of
 from backfill_platform.core.plan import Node
 from backfill_platform.core.windows import NO_MARGIN, UntilClosed, stretches
 from backfill_platform.errors import UsageError
-from backfill_platform.lake.tables import Holdings, Lake
+from backfill_platform.lake.holdings import Holdings
+from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.blast import find_blast_radius
 from backfill_platform.repair.live import apart
@@ -115,18 +116,20 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
     for raw_hour, versions in history.items():
         low, high = spans.get(raw_hour, (raw_hour, raw_hour))
         last = versions[-1]
-        if last.finished_at <= first_build:
+        beyond = low < raw_hour or high >= raw_hour + HOUR
+        # What has landed once, with events of its own hour alone, changes nothing that was built before.
+        if last.finished_at <= first_build or (len(versions) == 1 and not beyond):
             continue
         changed, late = False, False
         for node in nodes:
-            near = node.window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR)
-            for hour in near:
+            near = node.window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR).intersect(hours)
+            for hour in near or ():
                 claim = built[node.table.path].get(hour)
                 if claim is None or last.finished_at <= claim.started_at:
                     continue
                 seen = seen_by(claim, versions)
                 if seen is None:
-                    late = late or low < raw_hour or high >= raw_hour + HOUR
+                    late = late or beyond
                 elif has_changed(claim, versions):
                     changed = True
         if changed:

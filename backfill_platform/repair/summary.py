@@ -4,11 +4,12 @@ Pure: from what was asked and the outcomes of hours to a message. Long lists are
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import HourRange, format_hour, merge_hours
 from backfill_platform.core.messages import Kind, Message
 from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath
@@ -124,6 +125,57 @@ def ended(asked: Asked, outcomes: Sequence[HourOutcome], *, error: str = "", con
         ],
     }
     return _message(tuple(kinds), asked, _verdict(asked, error, failed, asking, changes), lines, facts)
+
+
+def gaps_found(
+    pipeline: Pipeline, gaps: Sequence[Gap], wanted: Mapping[AssetPath, Iterable[datetime]], page: str = ""
+) -> Message:
+    """That damaged hours were found which nothing repairs by itself: what is wrong, and what to run.
+
+    `wanted` are the hours of each asset that mend them, `page` the address of the web page or empty.
+    """
+    finder = f"{pipeline.name}_gaps"
+    asked = Asked(pipeline, HourRange.covering(gap.hour for gap in gaps), reason=f"gaps found by {finder}", requester=finder)
+    alike: dict[tuple[str, str], list[Gap]] = {}
+    for gap in gaps:
+        alike.setdefault((gap.table, str(gap.kind)), []).append(gap)
+    lines = ["What is wrong:"]
+    for (table, kind), found in list(alike.items())[:_MOST_HOURS]:
+        such = " (the first of them)" if len(found) > 1 else ""
+        lines += [
+            f"- {table} {kind}: {_ranges(merge_hours(gap.hour for gap in found))}",
+            f"  {_short(found[0].evidence)}{such}",
+        ]
+    lines += _more(len(alike) - _MOST_HOURS, "kinds of damage")
+    tenants = sorted({tenant for gap in gaps for tenant in gap.tenants})
+    if tenants:
+        lines.append(f"Tenants whose rows differ: {_some(tenants, 'tenants')}")
+    lines += _affected(asked, [name for prefix, name in wanted if prefix == WAREHOUSE])
+    repairs = merge_hours(hour for hours in wanted.values() for hour in hours)
+    commands = [
+        f"backfill run {pipeline.name} --from {format_hour(one.start)} --to {format_hour(one.end)} --reason '{asked.reason}'"
+        for one in repairs
+    ]
+    lines.append("Nothing repairs this by itself. To repair it (`dry-run` in place of `run` shows what that would change):")
+    lines += [f"    {command}" for command in commands[:_MOST_RANGES]] + _more(len(commands) - _MOST_RANGES, "ranges")
+    if page:
+        lines.append(f"Page: {page}")
+    facts = {
+        "what": "gaps",
+        "gaps": [
+            {
+                "table": gap.table,
+                "hour": format_hour(gap.hour),
+                "kind": str(gap.kind),
+                "evidence": gap.evidence,
+                "tenants": list(gap.tenants),
+            }
+            for gap in gaps
+        ],
+        "commands": commands,
+    }
+    verdict = f"{_hours(len({gap.hour for gap in gaps}))} damaged, and the repair waits for you"
+    return _message((Kind.WAITING,), asked, verdict, lines, facts)
 
 
 def trial(pipeline: Pipeline) -> Message:

@@ -17,7 +17,7 @@ from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.spark.reader import within
+from backfill_platform.spark.hours import within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

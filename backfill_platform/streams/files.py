@@ -15,6 +15,7 @@ import pyarrow.fs
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
+from backfill_platform.core.offsets import Spans
 from backfill_platform.core.uris import local_path
 from backfill_platform.errors import SpecError
 
@@ -26,8 +27,24 @@ _CODE = re.compile("%[YmdHj]")
 _PYTHON_NAMES = {"UTF-8": "utf-8-sig", "ISO-8859-1": "latin-1"}  # Spark skips a byte order mark, so it is skipped here
 
 
+class _Files:
+    """What both kinds of files have in common, as sources that landing reads."""
+
+    missing_place = "event_time: not within the hours of its file"
+    undecodable = "line: not in the encoding of its file"
+    cheap_to_read = True  # reading it again is as cheap as keeping what was read
+
+    def payload(self) -> "Column":
+        """What a quarantine row keeps of a line."""
+        return F.col("line")
+
+    def spans(self, hour: datetime) -> Spans:
+        """Files have no offsets."""
+        return ()
+
+
 @dataclass(frozen=True)
-class ArchiveFile:
+class ArchiveFile(_Files):
     """One file with the events of many hours, in any order.
 
     An event is taken to have arrived when it happened: its ingestion hour is its event hour. A line whose time cannot be
@@ -64,7 +81,7 @@ class ArchiveFile:
 
 
 @dataclass(frozen=True)
-class HourlyFiles:
+class HourlyFiles(_Files):
     """One file per ingestion hour; `pattern` holds strftime codes, as in `events/%Y-%m-%d/%H.csv.gz`.
 
     Events that happened earlier but sit in the file arrived late, and stay in the ingestion hour of the file.

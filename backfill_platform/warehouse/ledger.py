@@ -15,6 +15,7 @@ from typing import Any
 
 from backfill_platform.core.gaps import Written
 from backfill_platform.core.identity import Fingerprint
+from backfill_platform.core.offsets import Spans, decode
 from backfill_platform.warehouse.client import Row, Warehouse
 from backfill_platform.warehouse.sql import qualified, range_rows
 
@@ -48,6 +49,7 @@ _COLUMNS = {
     "publish_mode": "LowCardinality(String) COMMENT 'attach or insert'",
     "input_digest": "String COMMENT 'Of the names and sizes of the lake files that were staged'",
     "snapshot_id": "Nullable(Int64) COMMENT 'Of the lake table, when the hour was written or staged'",
+    "offsets": "String COMMENT 'Of the topic that the hour was landed from: [start, end) by partition'",
     "reason": "String COMMENT 'Why the repair was asked for, or why the hour was refused'",
     "note": "String COMMENT 'What else to know, such as views that may lack rows'",
     "requester": "String",
@@ -105,6 +107,7 @@ class LedgerEntry:
     publish_mode: str = ""
     input_digest: str = ""
     snapshot_id: int | None = None
+    offsets: str = ""
     reason: str = ""
     note: str = ""
 
@@ -234,11 +237,39 @@ class Ledger:
             found.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
         return found
 
+    def offsets(self, target: str, hours: Collection[datetime]) -> dict[datetime, Spans]:
+        """The offsets that each hour of a raw table was last landed from; hours that came from files are absent."""
+        rows = self._warehouse.rows(
+            f"SELECT toUnixTimestamp(hour), argMax(offsets, finished_at) FROM {_LEDGER} WHERE target = {{target:String}} "
+            f"AND {_within(hours)} AND mode = 'land' AND status = 'done' GROUP BY hour",
+            parameters={"target": target},
+            doing="reading the ledger",
+        )
+        return {datetime.fromtimestamp(number, UTC): decode(text) for number, text in rows if text}
+
     def last_published(self, target: str, hours: Collection[datetime]) -> dict[datetime, LedgerEntry]:
         """What the newest publish or undo of each hour claims to have left, of those that were verified."""
         conditions = ["target = {target:String}", _within(hours), "mode IN ('publish', 'undo')", "rows_after IS NOT NULL"]
         entries = self._newest(conditions, {"target": target}, limit=_ALL, each=1)
         return {entry.hour: entry for entry in entries}
+
+    def published_from(
+        self, target: str, hours: Collection[datetime], *, server_version: str, schema_hash: str
+    ) -> dict[datetime, tuple[str, Fingerprint]]:
+        """The input digest and the desired fingerprint of what was last published of each hour, if these can be compared.
+
+        Hours are absent whose newest verified entry is of another server version or schema, or does not know its input.
+        """
+        rows = self._warehouse.rows(
+            "SELECT toUnixTimestamp(hour), input_digest, rows_desired, hash_desired FROM (SELECT hour, input_digest, "
+            f"rows_desired, hash_desired, server_version, schema_hash FROM {_LEDGER} WHERE target = {{target:String}} "
+            f"AND {_within(hours)} AND mode IN ('publish', 'undo') AND rows_after IS NOT NULL "
+            "ORDER BY finished_at DESC, attempt_id, mode LIMIT 1 BY hour) WHERE server_version = {server:String} "
+            "AND schema_hash = {schema:String} AND rows_desired IS NOT NULL AND input_digest != ''",
+            parameters={"target": target, "server": server_version, "schema": schema_hash},
+            doing="reading the ledger",
+        )
+        return {datetime.fromtimestamp(number, UTC): (digest, Fingerprint(*known)) for number, digest, *known in rows}
 
 
 def _within(hours: Collection[datetime]) -> str:

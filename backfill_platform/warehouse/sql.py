@@ -124,6 +124,7 @@ _TYPES = {
     ColumnType.FLOAT64: "Float64",
     ColumnType.STRING: "String",
     ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
+    ColumnType.BINARY: "String",
 }
 _PARTITION_FUNCTIONS = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}
 

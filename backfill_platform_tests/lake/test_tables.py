@@ -3,10 +3,12 @@
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 from backfill_platform.core.hours import HourRange
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
@@ -112,6 +114,63 @@ def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -
     assert [file.hour for file in lake.files(table, again)] == again
     assert lake.rows_by_hour(table, HourRange(hour(1), hour(3))) == {hour(1): 3, hour(2): 1}
     assert lake.files(table, []) == []
+
+
+def test_holdings_are_what_a_scan_finds_with_the_spans_of_the_events(lake: Lake, table: Table, write: Writer) -> None:
+    assert lake.holdings(table).files == ()
+    put(lake, table, {hour(n): write(hour(n), 3, late=n * timedelta(minutes=20)) for n in range(4)})
+    put(lake, table, {hour(1): write(hour(1), 5), hour(2): []})
+    held = lake.holdings(table, "event_time")
+    assert list(held.files) == lake.files(table)
+    assert [(file.hour, file.rows) for file in held.files] == [(hour(0), 3), (hour(1), 5), (hour(3), 3)]
+    assert held.empty == {hour(2)}
+    spans = [held.spans[file.uri] for file in held.files]
+    starts = [hour(0), hour(1), hour(2)]
+    assert spans == [(at, at + timedelta(seconds=rows - 1)) for at, rows in zip(starts, (3, 5, 3), strict=True)]
+    assert lake.holdings(table).spans == {}
+
+
+def test_holdings_read_a_manifest_once_and_see_every_change(
+    lake: Lake, table: Table, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def counted(manifest: ManifestFile, *args: Any, **options: Any) -> list[ManifestEntry]:
+        read.append(manifest.manifest_path)
+        return fetch(manifest, *args, **options)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", counted)
+
+    def look() -> list[tuple[datetime, int]]:
+        read.clear()
+        return [(file.hour, file.rows) for file in lake.holdings(table, "event_time").files]
+
+    put(lake, table, {hour(0): write(hour(0), 3)})
+    put(lake, table, {hour(1): write(hour(1), 3)})
+    assert look() == [(hour(0), 3), (hour(1), 3)]
+    assert len(read) == 2
+    assert look() == [(hour(0), 3), (hour(1), 3)]
+    assert read == []
+    put(lake, table, {hour(2): write(hour(2), 4)})
+    assert look() == [(hour(0), 3), (hour(1), 3), (hour(2), 4)]
+    assert len(read) == 1
+    lake.remove_hours(table, [hour(0)])
+    assert look() == [(hour(1), 3), (hour(2), 4)]
+
+
+def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Writer) -> None:
+    with lake._catalog.load_table(table.path).transaction() as change:
+        change.set_properties({"commit.manifest.min-count-to-merge": "3"})
+    for n in range(8):
+        put(lake, table, {hour(n): write(hour(n), 2)})
+        put(lake, table, {hour(0): write(hour(0), n + 1)})
+    found = lake._catalog.load_table(table.path)
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(found.io)) <= 4
+    assert lake.rows_by_hour(table) == {hour(n): 8 if n == 0 else 2 for n in range(8)}
+    assert list(lake.holdings(table).files) == lake.files(table)
 
 
 def test_a_reader_sees_the_old_hour_or_the_new_one_but_no_mixture(lake: Lake, table: Table, write: Writer) -> None:

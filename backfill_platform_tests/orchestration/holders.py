@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from backfill_platform.streams.kafka import Cluster
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.staging import Loading
 from backfill_platform_tests.repair.world import World
@@ -24,9 +25,13 @@ class Opened:
         self.world = world
         self.patch_days = 30
         self.loading = Loading.PULL
+        self.replayed = False
 
     def lake(self) -> Any:
         return self.world.lake
 
     def warehouse(self) -> Warehouse:
         return self.world.warehouse
+
+    def cluster(self) -> Cluster:
+        return self.world.kafka()

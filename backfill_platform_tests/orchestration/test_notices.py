@@ -25,7 +25,7 @@ from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.launch import dagster_instance, range_tags
 from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.orchestration.request import Request
+from backfill_platform.orchestration.request import REPAIR_TAG, Mode, Request
 from backfill_platform.orchestration.undo import undo_job
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import Event, HourOutcome
@@ -99,6 +99,7 @@ class Stage:
         listener: Any = lambda event: None,
         opened: type[Opened] = Opened,
         patience: float = 20.0,
+        tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         pipeline = pipeline or self.world.pipeline
         definition = pipeline_assets(pipeline, shared_partitions([pipeline]), self.notices(pipeline, patience))
@@ -107,7 +108,7 @@ class Stage:
         definitions = dg.Definitions(assets=[definition], jobs=[job], resources=resources, executor=dg.in_process_executor)
         return definitions.resolve_job_def("job").execute_in_process(
             instance=self.instance,
-            tags={**range_tags(HOURS), **request.to_tags()},
+            tags={**range_tags(HOURS), **request.to_tags(), **(tags or {})},
             asset_selection=[dg.AssetKey(list(path)) for path in assets],
             raise_on_error=False,
         )
@@ -249,6 +250,16 @@ def test_a_request_that_cannot_be_read_is_told(stage: Stage) -> None:
     assert not stage.run(stage.published, request=request).success
     assert stage.subjects == ["repair failed"]
     assert "a contract has no hour" in stage.told[0]["text"]
+
+
+def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_before_any_work(stage: Stage) -> None:
+    result = stage.run(stage.published, request=Request(mode=Mode.DRY_RUN), tags={"dagster/backfill": "abcdefgh"})
+    assert not result.success
+    assert stage.subjects == ["repair failed"]
+    assert "launch the backfill for the assets dry_run/* instead, or without the tag" in stage.told[0]["text"]
+    run = stage.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert REPAIR_TAG not in run.tags
 
 
 def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:

@@ -101,7 +101,17 @@ def test_values_of_the_launchpad_are_read_by_the_parser_of_the_tags() -> None:
 
 def test_a_dry_run_takes_the_dry_runs_of_the_chosen_tables() -> None:
     chosen = [("raw", "clickstream"), ("transformed", "sessions"), ("warehouse", "sessions"), ("warehouse", "site_hourly")]
-    assert Request().assets(chosen) == tuple(chosen)
-    assert Request(mode=Mode.DRY_RUN).assets(chosen) == (("dry_run", "sessions"), ("dry_run", "site_hourly"))
+    assert Request().assets(chosen, {}) == tuple(chosen)
+    assert Request(mode=Mode.DRY_RUN).assets(chosen, {}) == (("dry_run", "sessions"), ("dry_run", "site_hourly"))
     with pytest.raises(UsageError, match="choose a table that is published"):
-        Request(mode=Mode.DRY_RUN).assets(chosen[:1])
+        Request(mode=Mode.DRY_RUN).assets(chosen[:1], {})
+
+
+def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_with_what_to_launch() -> None:
+    backfill, rehearsal = {"dagster/backfill": "abcdefgh"}, Request(mode=Mode.DRY_RUN)
+    with pytest.raises(
+        UsageError, match=r"for warehouse/sessions with the tag backfill/mode=dry-run.* for the assets dry_run/\*"
+    ):
+        rehearsal.assets([("dry_run", "sessions"), ("warehouse", "sessions")], backfill)
+    assert rehearsal.assets([("dry_run", "sessions")], backfill) == (("dry_run", "sessions"),)
+    assert Request().assets([("warehouse", "sessions")], backfill) == (("warehouse", "sessions"),)

@@ -1,5 +1,6 @@
 """The gap sensor against a real instance: what it shows, what it asks for, and what the runs it asks for do."""
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,15 +13,21 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 
 from backfill_platform.core.gap_requests import GapPolicy, OnGap
 from backfill_platform.core.hours import HourRange, partition_key
+from backfill_platform.core.messages import Kind
+from backfill_platform.messages.outbox import Patience, Watcher
+from backfill_platform.messages.webhook import Webhook
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.gap_checks import gap_checks
 from backfill_platform.orchestration.launch import dagster_instance
+from backfill_platform.orchestration.notices import NOTHING, Notices
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.orchestration.sensors import gap_sensor
 from backfill_platform.repair.detect import survey
+from backfill_platform.repair.watchers import Watch
 from backfill_platform.settings import Settings
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import hour, random_clicks
+from backfill_platform_tests.messages.servers import Answer, Hook, hook_server
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.repair.world import World
 
@@ -56,6 +63,7 @@ class Watched:
     instance: dg.DagsterInstance
     spark: "SparkSession"
     cursor: str | None = None
+    notices: Notices = NOTHING
 
     def definitions(self, policy: GapPolicy | None) -> dg.Definitions:
         pipeline = replace(self.world.pipeline, on_gaps=policy)
@@ -67,7 +75,7 @@ class Watched:
             assets=[assets],
             asset_checks=[checks],
             jobs=[repair, look],
-            sensors=[gap_sensor(pipeline, repair, look)],
+            sensors=[gap_sensor(pipeline, repair, look, self.notices)],
             resources={"spark": SparkHolder(self.spark), "connections": Opened(self.world), "listener": lambda event: None},
             executor=dg.in_process_executor,
         )
@@ -230,6 +238,53 @@ def test_a_policy_of_reports_asks_for_nothing_and_shows_what_is_wrong(watched: W
     assert "1 gaps" in again.said
     assert "drifted" in again.said
     assert watched.check(f"warehouse/{world.hourly}", "no_gap", 2) is False
+
+
+@pytest.fixture
+def hook(watched: Watched) -> Iterator[Hook]:
+    """Where a watcher of the world is told by webhook."""
+    with hook_server() as hook:
+        watcher = Watcher("web-team", (Webhook(hook.url),), frozenset({Kind.WAITING}))
+        watched.notices = Notices(Watch((watcher,), patience=Patience(2, 0.05)), lambda: "https://dagster.example")
+        yield hook
+
+
+def test_watchers_hear_of_reported_gaps_once_for_their_evidence_and_what_to_run(watched: Watched, hook: Hook) -> None:
+    world = watched.world
+    assert watched.tick(GapPolicy()).looks == 0
+    assert hook.texts == []
+    for number in (1, 2, 4):
+        world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(number))
+    watched.tick(GapPolicy())
+    (told,) = hook.texts
+    subject, _, text = told.partition("\n")
+    assert subject == "*[backfill] clickstream: 3 hours damaged, and the repair waits for you*"
+    assert f"warehouse/{world.sessions} drifted: 1998-04-30 23:00 to 1998-05-01 01:00, 1998-05-01 02:00 to 03:00 UTC" in text
+    assert "rows that differ from the" in text
+    assert "Tenants whose rows differ: " in text
+    assert f"readers of transformed.{world.sessions} in ClickHouse" in text
+    watched.tick(GapPolicy())
+    assert len(hook.texts) == 1
+    world.damage(world.hourly, "DELETE", hour(0))
+    watched.tick(GapPolicy())
+    assert "*[backfill] clickstream: 1 hour damaged" in hook.texts[1]
+    for start, end in re.findall(r"backfill run clickstream --from (\S+) --to (\S+) --reason", "".join(hook.texts)):
+        world.run(world.everything, HourRange.parse(start, end))
+    assert watched.gaps == []
+
+
+@pytest.mark.parametrize("answer", [Answer(404), Answer(after=60)], ids=["refuses", "hangs"])
+def test_a_watcher_that_cannot_be_told_costs_no_look(watched: Watched, hook: Hook, answer: Answer) -> None:
+    hook.answers.append(answer)
+    watched.world.damage(watched.world.hourly, "DELETE", hour(2))
+    assert watched.tick(GapPolicy()).looks == 1
+    assert watched.check(f"warehouse/{watched.world.hourly}", "no_gap", 2) is False
+
+
+def test_gaps_that_runs_will_tell_of_are_not_told_of_before(watched: Watched, hook: Hook) -> None:
+    watched.world.damage(watched.world.hourly, "DELETE", hour(2))
+    assert len(watched.tick(PUBLISH).repairs) == 1
+    assert hook.requests == []
 
 
 def test_a_rehearsal_waits_for_a_person_who_publishes_it_by_materializing_the_hour(watched: Watched) -> None:

@@ -194,7 +194,7 @@ CASES: dict[str, dict[str, Cases]] = {
 }
 
 MODULES = [f"{pipelines.__name__}.{module.name}" for module in pkgutil.iter_modules(pipelines.__path__)]
-PIPELINES = load_pipelines(module for module in MODULES if not module.endswith(("_reference", ".spec", ".registry")))
+PIPELINES = load_pipelines(module for module in MODULES if not module.endswith(("_reference", ".spec", ".registry", ".kafka")))
 TABLES = [(pipeline.name, table.name) for pipeline in PIPELINES.values() for table in pipeline.tables]
 RULES = [
     pytest.param(name, table, rule, id=f"{table}-{rule.name}")

@@ -14,6 +14,7 @@ from backfill_platform.pipelines import clickstream_reference
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import Event, HourOutcome
+from backfill_platform.streams.kafka import OpenCluster, no_cluster
 from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.patches import drop_patches
@@ -35,6 +36,7 @@ class World:
     warehouse: Warehouse
     pipeline: Pipeline
     lake: Lake
+    kafka: OpenCluster = no_cluster
     repairs: int = field(default=0)
 
     @classmethod
@@ -80,7 +82,12 @@ class World:
             reason="a test",
             requester="pytest",
             code_version="0",
+            kafka=self.kafka,
         )
+
+    @staticmethod
+    def range(hours: Iterable[datetime]) -> HourRange:
+        return HourRange.covering(hours)
 
     def run(
         self,

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core import entities
 from backfill_platform.spark.entities import newest
-from backfill_platform.spark.reader import between
+from backfill_platform.spark.hours import between
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

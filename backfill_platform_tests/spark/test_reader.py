@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -12,7 +12,9 @@ from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.sessions import sessionize
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
 from backfill_platform.core.windows import UntilClosed, Window
-from backfill_platform.spark.reader import RangeRead, read_range, within
+from backfill_platform.spark import closure
+from backfill_platform.spark.hours import within
+from backfill_platform.spark.reader import RangeRead, read_range
 from backfill_platform.spark.sessions import SESSION_START, with_session_start
 from backfill_platform_tests.events import T0, Click, hour, random_clicks
 
@@ -25,6 +27,7 @@ EVENTS = Table(
     "clicks",
     (Column("hour", ColumnType.TIMESTAMP), Column("client", ColumnType.INT64), Column("at", ColumnType.TIMESTAMP)),
 )
+WINDOW = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
 Owned = Counter[tuple[int, datetime, datetime, int]]
 
 
@@ -101,6 +104,53 @@ def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "S
     assert result.closure.margin == 7 * GAP
     beyond = result.rows.where(F.col("at") >= F.lit(hour(1) + GAP)).select("client").distinct().collect()
     assert [row["client"] for row in beyond] == [1]
+
+
+def test_what_seven_gaps_close_takes_one_look_and_what_the_cap_closes_two(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    collected = closure._collected
+
+    def counting(*given: Any) -> Any:
+        found = collected(*given)
+        looks.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(closure, "_collected", counting)
+    for hours, expected in ((4, [2]), (6, [2, 1])):
+        looks.clear()
+        visit = [Click(1, second) for second in range(3000, hours * 3600, 1200)]
+        files = Files(spark, tmp_path / f"{hours} hours", [*visit, Click(2, 3000), Click(2, 4000)])
+        result = read(spark, files, HourRange(hour(0), hour(1)), WINDOW, hour(12))
+        assert result.closure.still_open == 0
+        assert looks == expected, "the open sessions that each look has found"
+
+
+def test_beyond_the_first_margin_only_events_of_the_open_sessions_are_read(spark: "SparkSession", tmp_path: Path) -> None:
+    long_visit = [Click(1, second) for second in range(3000, 4 * 3600, 1200)]
+    comes_back = [Click(2, second) for second in (3000, 4200, 5500, 9000, 9600)]
+    files = Files(spark, tmp_path / "events", long_visit + comes_back)
+    result = read(spark, files, HourRange(hour(0), hour(1)), WINDOW, hour(6))
+    assert result.closure.open_at == ((GAP, 2), (3 * GAP, 1), (7 * GAP, 0))
+    beyond = result.rows.where(F.col("at") >= F.lit(hour(1) + GAP)).select("client", F.unix_seconds("at").alias("at")).collect()
+    started = int(hour(0).timestamp())
+    assert Counter((row["client"], row["at"] - started) for row in beyond) == Counter(
+        [(2, 5500), *((1, click.seconds) for click in long_visit if click.seconds >= 5400)]
+    )
+
+
+def test_sessions_that_go_back_beyond_the_last_hours_of_a_long_range_are_known_by_their_start(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    began_before = [Click(1, second) for second in range(1200, 8 * 3600, 1200)]
+    began_early = [Click(2, second) for second in range(3600 + 60, 8 * 3600, 1200)]
+    began_late = [Click(3, 7 * 3600 - 600)]
+    files = Files(spark, tmp_path / "events", began_before + began_early + began_late)
+    long = read(spark, files, HourRange(hour(1), hour(7)), WINDOW, hour(12))
+    assert long.closure.open_at == ((GAP, 1), (3 * GAP, 0))
+    whole = read(spark, files, HourRange(hour(0), hour(7)), WINDOW, hour(12))
+    assert whole.closure.cut_at_first_edge == 2
 
 
 def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSession", tmp_path: Path) -> None:

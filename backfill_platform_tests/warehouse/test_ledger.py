@@ -88,5 +88,26 @@ def test_a_dry_run_and_a_publish_of_one_attempt_are_two_entries(ledger: Ledger, 
     assert {each.mode for each in ledger.read(pipeline=entry.pipeline)} == {"publish", "dry-run"}
 
 
+def test_what_was_published_is_known_by_its_newest_verified_entry_if_that_can_be_compared(
+    ledger: Ledger, entry: LedgerEntry
+) -> None:
+    first = replace(entry, target=f"transformed/{entry.pipeline}", input_digest="abc")
+    newer = replace(first, attempt_id="a2", desired=Fingerprint(5, 8), finished_at=NOON + timedelta(hours=1))
+    refused = replace(
+        newer, attempt_id="a3", status="refused", desired=Fingerprint(9, 9), after=None, finished_at=NOON + timedelta(hours=2)
+    )
+    elsewhere = replace(newer, hour=ELEVEN, server_version="1")
+    unknown = replace(newer, hour=TWELVE, input_digest="")
+    rehearsed = replace(newer, hour=MIDNIGHT, mode="dry-run")
+    older = [replace(first, hour=hour) for hour in (TEN, ELEVEN, TWELVE)]
+    ledger.append([newer, refused, elsewhere, unknown, rehearsed, *older])
+    versions = {"server_version": entry.server_version, "schema_hash": entry.schema_hash}
+    assert ledger.published_from(first.target, [TEN, ELEVEN, TWELVE, MIDNIGHT], **versions) == {TEN: ("abc", Fingerprint(5, 8))}
+    assert ledger.published_from(first.target, [ELEVEN], **versions | {"server_version": "1"}) == {
+        ELEVEN: ("abc", Fingerprint(5, 8))
+    }
+    assert ledger.published_from(first.target, [], **versions) == {}
+
+
 def test_nothing_to_append_is_fine(ledger: Ledger) -> None:
     ledger.append([])

@@ -1,0 +1,162 @@
+"""A real Apache Kafka broker (KRaft, one node) on free loopback ports, started when a test first asks for it.
+
+Its libraries are fetched by scripts/need-kafka; without them the tests are skipped, loudly and with the reason.
+"""
+
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from backfill_platform.streams.kafka import Cluster
+from backfill_platform_tests.fixtures_warehouse import wait_until
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES = ROOT / ".kafka" / "libs"
+START_SECONDS = 120
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+auto.create.topics.enable=false
+num.partitions=2
+offsets.topic.num.partitions=2
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=2
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+log.retention.check.interval.ms=500
+log.cleaner.backoff.ms=200
+log.initial.task.delay.ms=100
+"""
+
+
+@dataclass
+class Broker:
+    """One broker with its folder; it can be killed and started again on the same port and data."""
+
+    folder: Path
+    port: int
+    controller: int
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.address}
+
+    def prepare(self) -> None:
+        text = _PROPERTIES.format(broker=self.port, controller=self.controller, folder=self.folder)
+        (self.folder / "server.properties").write_text(text)
+        identity = ("-t", "kQ3hN0b0S5mG5nX7G0yOqA")
+        subprocess.run(
+            self._java("kafka.tools.StorageTool", "format", *identity, "-c", str(self.folder / "server.properties")),
+            check=True,
+            capture_output=True,
+        )
+
+    def start(self) -> None:
+        log = (self.folder / "broker.log").open("ab")
+        with closing(log):
+            command = self._java("kafka.Kafka", str(self.folder / "server.properties"))
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        wait_until(self._answers, START_SECONDS)
+
+    def kill(self) -> None:
+        """As a power cut would end it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+            self.kill()
+
+    def _java(self, *arguments: str) -> Sequence[str]:
+        options = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+        return ("java", *options, "-cp", f"{LIBRARIES}/*", *arguments)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the broker has ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return bool(_admin(self.address).list_topics(timeout=10).brokers)
+        return False
+
+    def topic(self, *, partitions: int = 2, name: str = "", **config: str) -> str:
+        """A new topic; settings with `_` for `.`."""
+        name = name or f"events-{uuid.uuid4().hex[:8]}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = _admin(self.address)  # kept until the answer is there: it ends its requests when it goes
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        return name
+
+    def producer(self, **config: Any) -> Producer:
+        return Producer({**self.config, "linger.ms": 5, "log_level": 2, **config})
+
+
+def _admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, all different."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@contextmanager
+def running_broker(folder: Path) -> Iterator[Broker]:
+    """A broker of a new folder, for the block. Skips the test where there are no libraries."""
+    if not LIBRARIES.is_dir():
+        why = ROOT / ".kafka" / "why-not"
+        pytest.skip(why.read_text().strip() if why.exists() else "no Kafka broker: run scripts/need-kafka")
+    made = Broker(folder, *free_ports(2))
+    made.prepare()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that tests share; each makes topics of its own."""
+    with running_broker(tmp_path_factory.mktemp("kafka")) as found:
+        yield found
+
+
+@pytest.fixture
+def topics(broker: Broker) -> Iterator[Cluster]:
+    """A client of the shared broker."""
+    with closing(Cluster(broker.config)) as found:
+        yield found
