@@ -7,12 +7,13 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.drain import drain_job
 from backfill_platform.orchestration.gap_checks import gap_checks
+from backfill_platform.orchestration.hop_checks import hop_checks
 from backfill_platform.orchestration.notices import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.orchestration.sensors import Job, gap_sensor
+from backfill_platform.orchestration.topics import drain_job, replay_job
 from backfill_platform.orchestration.turns import look_job_name, repair_job
 from backfill_platform.orchestration.undo import undo_job
 from backfill_platform.pipelines.registry import load_pipelines
@@ -24,7 +25,7 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     # Partitioned checks and backfill policies are beta in the pinned Dagster; our tests say what breaks when they change.
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-    pipelines = load_pipelines(settings.pipelines).values()
+    pipelines = tuple(load_pipelines(settings.pipelines).values())
     partitions = shared_partitions(pipelines)
     assets, checks, sensors = [], [], []
     jobs: list[Job] = []
@@ -34,7 +35,10 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
-        jobs += [undo_job(pipeline, notices), drain_job(pipeline), repair, look]
+        jobs += [undo_job(pipeline, notices), repair, look]
+        if settings.kafka:
+            checks.append(hop_checks(pipeline, partitions))
+            jobs += [replay_job(pipeline, pipelines), drain_job(pipeline)]
         sensors.append(gap_sensor(pipeline, repair, look, notices))
     return dg.Definitions(
         assets=assets,

@@ -71,9 +71,11 @@ def look(page: "Page", name: str, url: str, awaited: str) -> float:
     """Seconds until a page shows what it is for."""
     began = time.perf_counter()
     page.goto(url)
-    page.get_by_text(awaited).first.wait_for()
-    took = time.perf_counter() - began
-    keep(page, name)
+    try:
+        page.get_by_text(awaited).first.wait_for()
+        took = time.perf_counter() - began
+    finally:
+        keep(page, name)
     say(f"{name}: {took:.1f} s")
     return took
 
@@ -129,7 +131,7 @@ def main() -> None:
         shown(f"page of the backfill {when}", f"{running.url}/runs/b/{backfill}", "warehouse / sessions")
         asset = f"{running.url}/assets/warehouse/sessions"
         shown(f"partitions of an asset {when}", f"{asset}?view=partitions", "Materialized (")
-        shown(f"asset graph {when}", f"{running.url}/locations/backfill_platform/asset-groups/clickstream", "% filled")
+        shown(f"asset graph {when}", f"{running.url}/locations/backfill_platform/asset-groups/clickstream", "filled")
 
     browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     memory: dict[str, int] = {}

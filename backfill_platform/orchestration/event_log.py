@@ -19,10 +19,13 @@ import dagster as dg
 import sqlalchemy as db
 from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, EVENT_TYPE_TO_PIPELINE_RUN_STATUS
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._core.storage.asset_check_state import AssetCheckState
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, _event_logs_directory
 from dagster._serdes import ConfigurableClassData, serialize_value
+
+from backfill_platform.orchestration.check_states import check_states, is_hourly
 
 _BATCH = 500  # events of one transaction: others wait for the index meanwhile
 _OPEN = 32  # files of runs that are kept open
@@ -118,6 +121,14 @@ class BatchingEventLog(SqliteEventLogStorage):
         keys = planned.partitions_subset.get_partition_keys() if planned.partitions_subset else [None]
         with self.index_connection() as connection:
             connection.execute(AssetCheckExecutionsTable.insert(), [{**common, "partition": key} for key in keys])
+
+    def get_asset_check_state(
+        self, keys: Sequence[tuple[dg.AssetCheckKey, dg.PartitionsDefinition[str] | None]]
+    ) -> Mapping[dg.AssetCheckKey, AssetCheckState]:
+        """The states of checks, for pages that show them."""
+        hourly = [(key, partitions) for key, partitions in keys if is_hourly(partitions)]
+        others = [(key, partitions) for key, partitions in keys if not is_hourly(partitions)]
+        return {**check_states(self._instance, hourly), **(super().get_asset_check_state(others) if others else {})}
 
     @contextmanager
     def _index_transaction(self) -> Iterator[db.Connection]:

@@ -21,6 +21,7 @@ from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.repair.audit import HourAudit, judge
 from backfill_platform.repair.detect import TableState, survey
 from backfill_platform.repair.engine import Context, run
+from backfill_platform.repair.hops import REPLAY_COUNTS, newest_hops
 from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, CheckResult, HourOutcome
 from backfill_platform.repair.publish import DIFFERENCES, MATCHES_LAKE
 from backfill_platform.spark.checks import ROWS_VALID, mark_failures
@@ -60,6 +61,7 @@ def check(context: Context, hours: HourRange) -> Iterator[Checked]:
     found = survey(context.pipeline, hours, context.lake, context.warehouse(), context.loading, now=context.clock())
     gaps = {(gap.table, gap.hour): gap for gap in found.gaps}
     rehearsed = _rehearse(context, hours, {state.table.path: state for state in found.tables})
+    yield from _replays(context, hours)
     for node, state in zip(context.pipeline.nodes, found.tables, strict=True):
         there = [hour for hour in hours if hour in state.built]
         yield from _rules(context, node, hours, there)
@@ -70,6 +72,15 @@ def check(context: Context, hours: HourRange) -> Iterator[Checked]:
             yield _matches(state, hours)
             yield _waits((WAREHOUSE, name), hours, rehearsed.get((DRY_RUN, name), []))
             yield _gaps((WAREHOUSE, name), hours, gaps)
+
+
+def _replays(context: Context, hours: HourRange) -> Iterator[Checked]:
+    """Whether the hours that were replayed have the same counts at all their points; nothing where none was."""
+    if hops := newest_hops(context.ledger, context.pipeline.name, list(hours)):
+        verdicts = dict.fromkeys(hours, (Verdict.SKIPPED, "the hour was not replayed"))
+        for hour, one in hops.items():
+            verdicts[hour] = (Verdict.PASSED if one.agree else Verdict.FAILED, f"{one.replay}: {one}")
+        yield Checked(context.pipeline.raw.table.path, REPLAY_COUNTS, verdicts)
 
 
 def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]) -> Iterator[Checked]:

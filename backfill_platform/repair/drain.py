@@ -11,7 +11,7 @@ from datetime import datetime
 from backfill_platform.core.hours import format_hour, hour_of, parse_hour
 from backfill_platform.errors import CheckFailed, UsageError
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.replay import REPLAY
+from backfill_platform.repair.hops import DRAIN, HopCounts, hops_of_drain
 from backfill_platform.streams.drain import Drained, Handler, Message, drain
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform.streams.replay import HOUR_HEADER, REPLAY_HEADER
@@ -20,24 +20,7 @@ from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
 from backfill_platform.warehouse.receipts import Receipt, Receipts
 
 PERSIST = "persist"
-DRAIN = "drain"
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class HopCounts:
-    """An hour of a replay at its three points. Messages that no replay has sent have no first two counts."""
-
-    replay: str
-    hour: datetime
-    selected: int | None
-    acknowledged: int | None
-    persisted: int
-
-    @property
-    def agree(self) -> bool:
-        """Whether nothing was lost or added on the way."""
-        return self.selected is None or self.selected == self.acknowledged == self.persisted
 
 
 @dataclass(frozen=True)
@@ -71,10 +54,11 @@ def drain_topic(
     code_version: str = "",
     clock: Callable[[], datetime],
     tell: Callable[[int, int], None],
+    counted: Callable[[Sequence[datetime]], object] = lambda hours: None,
 ) -> DrainReport:
     """Handle all that the topic has now and no drain of this name has handled, and compare the counts.
 
-    Without a topic it is that of the pipeline's replays.
+    Without a topic it is that of the pipeline's replays. `counted` hears which hours have counts in the ledger now.
     Raises CheckFailed where the counts of an hour disagree, and what `streams.drain` raises.
     """
     topic, handle = topic or pipeline.backfill_topic, handler_of(pipeline, handler)
@@ -84,7 +68,7 @@ def drain_topic(
         receipts.add([_receipt(name, message, payload=handler == PERSIST) for message in messages])
 
     drained = drain(cluster, topic, name, handle, keep, tell=tell)
-    hours = hop_counts(receipts, ledger, name, topic)
+    hours = hops_of_drain(receipts, ledger, name, topic)
     ledger.append(
         LedgerEntry(
             repair_id=one.replay or name,
@@ -95,7 +79,7 @@ def drain_topic(
             mode=DRAIN,
             status="done" if one.agree else "refused",
             rows_read=one.acknowledged,
-            rows_kept=one.persisted,
+            rows_kept=one.persisted or 0,
             reason=reason,
             note=f"handler {handler}",
             requester=requester,
@@ -107,32 +91,14 @@ def drain_topic(
         )
         for one in hours
     )
+    counted([one.hour for one in hours])
     if wrong := [one for one in hours if not one.agree]:
-        told = "; ".join(
-            f"{format_hour(one.hour)}: {one.selected} selected, {one.acknowledged} acknowledged, {one.persisted} persisted"
-            for one in wrong[:_SHOWN]
-        )
+        told = "; ".join(f"{format_hour(one.hour)}: {one}" for one in wrong[:_SHOWN])
         raise CheckFailed(
             f"{len(wrong)} hours of {topic} have other counts than their replay: {told}. Let the replay end, then drain "
             "again by the same name"
         )
     return DrainReport(drained, hours)
-
-
-def hop_counts(receipts: Receipts, ledger: Ledger, name: str, topic: str) -> tuple[HopCounts, ...]:
-    """The counts of each replay and hour that a drain has found in the topic; hours of these replays that it lacks, too."""
-    persisted = {(repair, hour): n for (repair, of, hour), n in receipts.count(name).items() if of == topic}
-    replays = {repair for repair, _ in persisted if repair}
-    sent: dict[tuple[str, datetime], LedgerEntry] = {}
-    for entry in ledger.read(target=f"kafka/{topic}", limit=1_000_000):  # the newest first
-        if entry.mode == REPLAY and entry.repair_id in replays:
-            sent.setdefault((entry.repair_id, entry.hour), entry)
-    found = []
-    for replay, hour in sorted(persisted.keys() | sent.keys()):
-        known = sent.get((replay, hour))
-        selected, acknowledged = (None, None) if known is None else (known.rows_read, known.rows_kept)
-        found.append(HopCounts(replay, hour, selected, acknowledged, persisted.get((replay, hour), 0)))
-    return tuple(found)
 
 
 def _receipt(name: str, message: Message, *, payload: bool) -> Receipt:

@@ -7,18 +7,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from backfill_platform.core.tables import Table
 from backfill_platform.errors import CheckFailed, SpecError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
-from backfill_platform.spark.checks import RowRule, mark_failures, require_columns
+from backfill_platform.spark.checks import FAILED, RowRule, is_good, mark_failures, require_columns
+from backfill_platform.spark.observed import observed
 from backfill_platform.streams.files import ArchiveFile, HourlyFiles
 from backfill_platform.streams.topic import TopicReader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_PAYLOAD = "_payload"
 
 Source = ArchiveFile | HourlyFiles | TopicReader
 
@@ -31,29 +36,18 @@ def land(
     Each line of the source belongs to exactly one ingestion hour, so landing hours together or apart gives the same rows.
     Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given.
     """
-    lines = source.lines(spark, hours)
-    if source.cheap_to_read:
-        return _land(lines, lake, pipeline, source, hours, repair)
-    lines = lines.persist()
-    try:
-        return _land(lines, lake, pipeline, source, hours, repair)
-    finally:
-        lines.unpersist()
-
-
-def _land(
-    lines: DataFrame, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
-) -> dict[datetime, HourAudit]:
+    lines, seen = source.lines(spark, hours), Observation()
     raw = pipeline.raw
     table = raw.table
-    parsed = raw.parse(lines)
+    parsed = raw.parse(lines if source.cheap_to_read else lines.observe(seen, F.count("*").alias("lines")))
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
     placed = source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
-    given, read = lines.count(), _lines_by_hour(parsed, table.hour)
-    if given != (returned := sum(read.values())):
-        raise CheckFailed(f"{table}: the parser made {returned} rows of {given} lines; it must return each line once")
+    read: dict[datetime, int] | None = None
+    if source.cheap_to_read:
+        read = _lines_by_hour(parsed, table.hour)
+        _each_once(table, lines.count(), sum(read.values()))
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     parsed = owned(parsed, table.hour, hours)
     rules = pipeline.rules(raw.name)
@@ -64,12 +58,25 @@ def _land(
         RowRule(source.undecodable, lambda: ~F.col("undecodable")),
     )
     rules = replace(rules, rows=(*rules.rows, *own))
-    marked = mark_failures(parsed, rules)
+    # What is kept in memory are the rows; the lines only of those that go to quarantine.
+    payload = F.when(~is_good(), source.payload()).alias(_PAYLOAD)
+    marked = mark_failures(parsed, rules).select(*table.column_names, FAILED, payload)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     audits = write_and_audit(
-        marked, lake, table, rules, hours, repair, payload=source.payload(), measures=measures, sort_by=(raw.event_time,)
+        marked, lake, table, rules, hours, repair, payload=F.col(_PAYLOAD), measures=measures, sort_by=(raw.event_time,)
     )
+    if read is None:
+        returned = sum(audit.computed for audit in audits.values())
+        counted = observed(seen)
+        if counted is None or counted["lines"] != returned:  # a task that Spark has run twice was seen twice
+            _each_once(table, lines.count(), returned)
+        read = {hour: audit.computed for hour, audit in audits.items()}
     return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
+
+
+def _each_once(table: Table, given: int, returned: int) -> None:
+    if given != returned:
+        raise CheckFailed(f"{table}: the parser made {returned} rows of {given} lines; it must return each line once")
 
 
 def _all_lines(audit: HourAudit, lines: int) -> HourAudit:

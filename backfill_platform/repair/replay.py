@@ -20,6 +20,7 @@ from backfill_platform.core.windows import UntilClosed, Window, stretches
 from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.hops import REPLAY
 from backfill_platform.spark.hours import within
 from backfill_platform.spark.reader import RangeRead, read_range
 from backfill_platform.streams.kafka import Cluster, milliseconds
@@ -31,7 +32,6 @@ from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-REPLAY = "replay"
 _PARTITIONS = 4
 
 

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.spark.hours import within
+from backfill_platform.spark.observed import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -47,7 +47,7 @@ class Deduplicated:
 
     def counts(self) -> Counts | None:
         """The counts, after an action over the rows; None where Spark found that it need not read all of them."""
-        seen = _found(self._seen)
+        seen = observed(self._seen)
         if seen is None:
             return None
         copies: Counter[datetime] = Counter()
@@ -87,11 +87,3 @@ def without_duplicates(
 
 def _hour_number(time: str, hours: HourRange) -> Column:
     return F.floor((F.unix_seconds(time) - int(hours.start.timestamp())) / 3600)
-
-
-def _found(observation: Observation) -> dict[str, Any] | None:
-    try:
-        return observation.get or None
-    except Py4JJavaError:
-        # Spark left the rows out of its plan, for example because what they were joined with is empty.
-        return None

@@ -168,10 +168,11 @@ class Ledger:
         pipeline: str | None = None,
         target: str | None = None,
         hours: Collection[datetime] | None = None,
+        modes: Collection[str] | None = None,
         limit: int = 1000,
         each: int | None = None,
     ) -> list[LedgerEntry]:
-        """The newest entries first, at most `limit`; of one pipeline, one target and some hours only if these are given.
+        """The newest entries first, at most `limit`; of one pipeline, one target, some hours, some modes only if given.
 
         `each` is the most entries for one hour of one target.
         """
@@ -185,6 +186,9 @@ class Ledger:
             bound["target"] = target
         if hours is not None:
             conditions.append(_within(hours))
+        if modes is not None:
+            conditions.append("mode IN {modes:Array(String)}")
+            bound["modes"] = list(modes)
         return self._newest(conditions, bound, limit=limit, each=each)
 
     def _newest(
