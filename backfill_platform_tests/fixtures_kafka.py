@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker (KRaft, one node) on free loopback ports, started when a test first asks for it.
+"""Real Apache Kafka brokers (KRaft; one node, or three that copy each other) on free loopback ports, started for the tests.
 
 Its libraries are fetched by scripts/need-kafka; without them the tests are skipped, loudly and with the reason.
 """
@@ -24,8 +24,8 @@ LIBRARIES = ROOT / ".kafka" / "libs"
 START_SECONDS = 120
 _PROPERTIES = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -34,10 +34,12 @@ log.dirs={folder}/data
 auto.create.topics.enable=false
 num.partitions=2
 offsets.topic.num.partitions=2
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={copies}
+default.replication.factor={copies}
+min.insync.replicas={in_step}
 transaction.state.log.num.partitions=2
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_step}
 group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
 log.retention.check.interval.ms=500
@@ -48,11 +50,16 @@ log.initial.task.delay.ms=100
 
 @dataclass
 class Broker:
-    """One broker with its folder; it can be killed and started again on the same port and data."""
+    """One broker with its folder; it can be killed and started again on the same port and data.
+
+    `voters` are all nodes of its cluster; without, it is alone.
+    """
 
     folder: Path
     port: int
     controller: int
+    node: int = 1
+    voters: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -60,11 +67,24 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def voter(self) -> str:
+        return f"{self.node}@127.0.0.1:{self.controller}"
+
+    @property
     def config(self) -> dict[str, str]:
         return {"bootstrap.servers": self.address}
 
     def prepare(self) -> None:
-        text = _PROPERTIES.format(broker=self.port, controller=self.controller, folder=self.folder)
+        voters = self.voters or (self.voter,)
+        text = _PROPERTIES.format(
+            broker=self.port,
+            controller=self.controller,
+            folder=self.folder,
+            node=self.node,
+            voters=",".join(voters),
+            copies=len(voters),
+            in_step=len(voters) // 2 + 1,
+        )
         (self.folder / "server.properties").write_text(text)
         identity = ("-t", "kQ3hN0b0S5mG5nX7G0yOqA")
         subprocess.run(
@@ -74,11 +94,15 @@ class Broker:
         )
 
     def start(self) -> None:
+        self.launch()
+        wait_until(self.answers, START_SECONDS)
+
+    def launch(self) -> None:
+        """Start it without waiting until it answers."""
         log = (self.folder / "broker.log").open("ab")
         with closing(log):
             command = self._java("kafka.Kafka", str(self.folder / "server.properties"))
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        wait_until(self._answers, START_SECONDS)
 
     def kill(self) -> None:
         """As a power cut would end it."""
@@ -98,7 +122,7 @@ class Broker:
         options = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         return ("java", *options, "-cp", f"{LIBRARIES}/*", *arguments)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"the broker has ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
@@ -110,7 +134,7 @@ class Broker:
         name = name or f"events-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = _admin(self.address)  # kept until the answer is there: it ends its requests when it goes
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        admin.create_topics([NewTopic(name, partitions, -1, config=settings)])[name].result(30)
         return name
 
     def producer(self, **config: Any) -> Producer:
@@ -136,9 +160,7 @@ def free_ports(count: int) -> list[int]:
 @contextmanager
 def running_broker(folder: Path) -> Iterator[Broker]:
     """A broker of a new folder, for the block. Skips the test where there are no libraries."""
-    if not LIBRARIES.is_dir():
-        why = ROOT / ".kafka" / "why-not"
-        pytest.skip(why.read_text().strip() if why.exists() else "no Kafka broker: run scripts/need-kafka")
+    _need_libraries()
     made = Broker(folder, *free_ports(2))
     made.prepare()
     try:
@@ -146,6 +168,35 @@ def running_broker(folder: Path) -> Iterator[Broker]:
         yield made
     finally:
         made.stop()
+
+
+@contextmanager
+def running_brokers(folder: Path, count: int) -> Iterator[tuple[Broker, ...]]:
+    """A cluster of brokers that all have every partition, for the block. Skips the test where there are no libraries."""
+    _need_libraries()
+    ports = free_ports(2 * count)
+    made = []
+    for number in range(count):
+        (folder / str(number)).mkdir()
+        made.append(Broker(folder / str(number), ports[2 * number], ports[2 * number + 1], number + 1))
+    voters = tuple(one.voter for one in made)
+    try:
+        for one in made:
+            one.voters = voters
+            one.prepare()
+            one.launch()
+        for one in made:
+            wait_until(one.answers, START_SECONDS)
+        yield tuple(made)
+    finally:
+        for one in made:
+            one.stop()
+
+
+def _need_libraries() -> None:
+    if not LIBRARIES.is_dir():
+        why = ROOT / ".kafka" / "why-not"
+        pytest.skip(why.read_text().strip() if why.exists() else "no Kafka broker: run scripts/need-kafka")
 
 
 @pytest.fixture(scope="session")

@@ -283,7 +283,7 @@ def _live_partitions(pipeline: Pipeline, cluster: Cluster) -> int:
 
 
 def _counts(lane: Lane) -> list[HourCount]:
-    manifest = lane.manifest
+    manifest, acknowledged = lane.manifest, lane.acknowledged()
     return [
         HourCount(
             manifest.pipeline,
@@ -291,7 +291,7 @@ def _counts(lane: Lane) -> list[HourCount]:
             parse_hour(hour),
             selected,
             manifest.margins.get(hour, 0),
-            lane.counts[hour] + lane.skipped[hour],
+            acknowledged[hour] + lane.skipped[hour],
         )
         for hour, selected in sorted(manifest.counts.items())
     ]

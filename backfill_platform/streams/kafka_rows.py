@@ -105,8 +105,9 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
     decode = reading.value.decoder(reading.topic, reading.registry)
     consumer = Consumer(
         {
-            "fetch.message.max.bytes": "8388608",
-            "queued.max.messages.kbytes": "131072",
+            # What is fetched beyond the end of a slice, another task fetches again.
+            "fetch.message.max.bytes": "1048576",
+            "queued.max.messages.kbytes": "16384",
             "fetch.wait.max.ms": "50",
             "log_level": "2",
             **reading.config,
@@ -119,9 +120,10 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
     )
     try:
         consumer.assign([TopicPartition(reading.topic, piece.partition, piece.start)])
-        silent, done = 0.0, False
+        silent, done, at = 0.0, False, piece.start
         while not done:
-            found = consumer.consume(_BATCH, 1.0)
+            # Not more than the slice can have: the client waits for as many as it is asked for.
+            found = consumer.consume(min(_BATCH, piece.end - at), 1.0)
             silent = 0.0 if found else silent + 1.0
             if silent >= _SILENCE_SECONDS:
                 raise KafkaUnavailable(
@@ -138,7 +140,9 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
                     done = message.offset() >= piece.end
                 elif not error.retriable():
                     raise KafkaException(error)
-            if messages and messages[-1].offset() >= piece.end - 1:
+            if messages:
+                at = messages[-1].offset() + 1
+            if at >= piece.end:
                 done = True
                 messages = [message for message in messages if message.offset() < piece.end]
             if messages:

@@ -75,20 +75,20 @@ class Options:
 
 @dataclass
 class _Portion:
-    """Messages of one hour that were sent together, until all of them are acknowledged."""
+    """Messages of one hour that were sent together, and how many of them are not acknowledged yet."""
 
     lane: Lane
     first: int
     hour: str
-    left: int
-    bytes: int = 0
+    size: int = 0
+    left: int = 0
 
     def acknowledged(self, error: KafkaError | None, message: Any) -> None:
+        # Called for every message: it must not do more.
         if error is not None:
             self.lane.errors.append(error)
-            return
-        self.left -= 1
-        self.lane.counts[self.hour] += 1
+        else:
+            self.left -= 1
 
 
 @dataclass
@@ -98,10 +98,10 @@ class Lane:
     selection: Selection
     manifest: Manifest
     done: Mapping[int, int]
-    counts: Counter[str] = field(default_factory=Counter)
     errors: list[KafkaError] = field(default_factory=list)
-    sent: deque[_Portion] = field(default_factory=deque)
     skipped: Counter[str] = field(default_factory=Counter)
+    _sent: deque[_Portion] = field(default_factory=deque)
+    _whole: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._batches = self.selection.batches(self.manifest)
@@ -132,43 +132,50 @@ class Lane:
     @property
     def oldest(self) -> int | None:
         """The smallest event time that is not acknowledged yet, None when all is."""
-        while self.sent and not self.sent[0].left:
-            self.sent.popleft()
-        return self.sent[0].first if self.sent else self.next_moment
+        while self._sent and not self._sent[0].left:
+            portion = self._sent.popleft()
+            self._whole[portion.hour] += portion.size
+        return self._sent[0].first if self._sent else self.next_moment
+
+    def acknowledged(self) -> Counter[str]:
+        """How many messages of each hour the brokers have acknowledged to this attempt."""
+        found = Counter(self._whole)
+        for portion in self._sent:
+            found[portion.hour] += portion.size - portion.left
+        return found
 
     def send(self, producer: Producer, most: int, horizon: int) -> tuple[int, int]:
         """Hand over messages of one hour up to an event time, at most so many; how many, and their bytes."""
         columns, begin = self._columns, self._at
-        hour, moments, hours = columns["hour"][begin], columns["moment"], columns["hour"]
-        end = begin
-        last = min(self._size, begin + most)
+        moments, hours = columns["moment"], columns["hour"]
+        hour = hours[begin]
+        end, last = begin, min(self._size, begin + most)
         while end < last and moments[end] <= horizon and hours[end] == hour:
             end += 1
-        portion = _Portion(self, moments[begin], hour, 0)
-        self.sent.append(portion)
-        topic, told, done = self.manifest.topic, portion.acknowledged, self.done
-        name = self.manifest.replay.encode()
-        for at in range(begin, end):
-            partition = columns["partition"][at]
-            if done and self._start + at <= done.get(partition, -1):
+        portion = _Portion(self, moments[begin], hour)
+        self._sent.append(portion)
+        sent_bytes, told, done = 0, portion.acknowledged, self.done
+        topic, produce = self.manifest.topic, producer.produce
+        same = [(REPLAY_HEADER, self.manifest.replay.encode()), (HOUR_HEADER, hour.encode())]
+        names = ("partition", "key", "value", "stamp", "headers", "origin", "margin")
+        rows = zip(*(columns[name][begin:end] for name in names), strict=True)
+        for position, (partition, key, value, stamp, text, origin, margin) in enumerate(rows, self._start + begin):
+            if done and position <= done.get(partition, -1):
                 self.skipped[hour] += 1
                 continue
-            headers = headers_of(text) if (text := columns["headers"][at]) else []
-            headers.append((REPLAY_HEADER, name))
-            headers.append((POSITION_HEADER, b"%d" % (self._start + at)))
-            headers.append((HOUR_HEADER, hour.encode()))
-            if origin := columns["origin"][at]:
-                headers.append((ORIGIN_HEADER, origin.encode()))
-            if columns["margin"][at]:
+            headers = [*same, (POSITION_HEADER, b"%d" % position)]
+            if text:
+                headers = headers_of(text) + headers
+            if origin:
+                headers.append((ORIGIN_HEADER, origin))
+            if margin:
                 headers.append((MARGIN_HEADER, b"1"))
-            key, value = columns["key"][at], columns["value"][at]
+            portion.size += 1
             portion.left += 1
-            portion.bytes += len(value or b"") + len(key or b"")
+            sent_bytes += len(value or b"") + len(key or b"")
             while True:
                 try:
-                    producer.produce(
-                        topic, value, key, partition, on_delivery=told, timestamp=columns["stamp"][at], headers=headers
-                    )
+                    produce(topic, value, key, partition, on_delivery=told, timestamp=stamp, headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -176,7 +183,7 @@ class Lane:
                         break
         self._at = end
         self._fill()
-        return portion.left, portion.bytes
+        return portion.size, sent_bytes
 
 
 def send(
@@ -187,7 +194,7 @@ def send(
     tell: Callable[[Progress], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all lanes to their end. The counts of the lanes are what was acknowledged.
+    """Send all lanes to their end. What was acknowledged, the lanes know.
 
     Raises KafkaUnavailable or PreconditionError when a message cannot be delivered; what was acknowledged stays, and sending
     again goes on after it.
@@ -282,7 +289,7 @@ class _Sending:
 
     def _progress(self, reached: int | None) -> Progress:
         before = sum(lane.skipped.total() for lane in self._lanes)
-        done = sum(lane.counts.total() for lane in self._lanes) + before
+        done = sum(lane.acknowledged().total() for lane in self._lanes) + before
         return Progress(done, self._total, self._sent_bytes, reached, self._clock() - self._began, self._paused, before)
 
     def _check_errors(self) -> None:
