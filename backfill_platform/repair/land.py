@@ -18,6 +18,7 @@ from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.spark.checks import FAILED, RowRule, is_good, mark_failures, require_columns
 from backfill_platform.spark.observed import observed
 from backfill_platform.streams.files import ArchiveFile, HourlyFiles
+from backfill_platform.streams.kafka_rows import error_of_task
 from backfill_platform.streams.topic import TopicReader
 
 if TYPE_CHECKING:
@@ -34,8 +35,20 @@ def land(
     """Stage the lines of `hours` on the branch of the repair: as rows where they pass all checks, else in quarantine.
 
     Each line of the source belongs to exactly one ingestion hour, so landing hours together or apart gives the same rows.
-    Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given.
+    Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given, and
+    KafkaUnavailable or PreconditionError for what happens while a topic is read.
     """
+    try:
+        return _land(spark, lake, pipeline, source, hours, repair)
+    except Exception as error:
+        if told := error_of_task(error):
+            raise told from error
+        raise
+
+
+def _land(
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
+) -> dict[datetime, HourAudit]:
     lines, seen = source.lines(spark, hours), Observation()
     raw = pipeline.raw
     table = raw.table

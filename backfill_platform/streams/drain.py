@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from backfill_platform.errors import KafkaUnavailable, TakenOver
-from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, kafka_errors, translated
+from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, kafka_errors, may_pass, translated
 
 _BATCH = 5_000
 _SESSION_MS = 10_000
@@ -28,6 +29,19 @@ _FENCED = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.UNKNOWN_MEMBER_ID,
 }
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and may_pass(error.args[0])
+
+
+# Whoever coordinates the group or its transactions may have died a moment ago: another one takes over within seconds.
+_patiently = Retrying(
+    retry=retry_if_exception(_passes),
+    stop=stop_after_delay(TIMEOUT_SECONDS),
+    wait=wait_random_exponential(multiplier=0.1, max=2),
+    reraise=True,
+)
 
 
 @dataclass(frozen=True)
@@ -148,7 +162,7 @@ class _Onward:
                     "transactional.id": f"backfill-drain-{self._name}",
                 }
             )
-            self._producer.init_transactions(TIMEOUT_SECONDS)
+            _patiently(self._producer.init_transactions, TIMEOUT_SECONDS)
         if not self._open:
             self._producer.begin_transaction()
             self._open = True
@@ -157,11 +171,11 @@ class _Onward:
     def commit(self, offsets: list[TopicPartition]) -> None:
         if self._open and self._producer is not None:
             group = self._consumer.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, group, TIMEOUT_SECONDS)
-            self._producer.commit_transaction(TIMEOUT_SECONDS)
+            _patiently(self._producer.send_offsets_to_transaction, offsets, group, TIMEOUT_SECONDS)
+            _patiently(self._producer.commit_transaction, TIMEOUT_SECONDS)
             self._open = False
         else:
-            self._consumer.commit(offsets=offsets, asynchronous=False)
+            _patiently(self._consumer.commit, offsets=offsets, asynchronous=False)
 
     def close(self) -> None:
         if self._open and self._producer is not None:

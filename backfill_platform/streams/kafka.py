@@ -61,10 +61,15 @@ def kafka_errors(doing: str) -> Iterator[None]:
         raise translated(error.args[0], doing) from error
 
 
+def may_pass(error: KafkaError) -> bool:
+    """Whether the cluster may answer otherwise in a moment, as when a leader or a coordinator moves."""
+    return bool(error.retriable()) or error.code() in _TRY_AGAIN
+
+
 def translated(error: KafkaError, doing: str) -> KafkaUnavailable | PreconditionError:
     """Our error for one of Kafka's: transient where the cluster may answer later."""
     text = f"{doing}: Kafka says {error.name()}: {error.str()}"
-    if error.retriable() or error.code() in _TRY_AGAIN:
+    if may_pass(error):
         return KafkaUnavailable(f"{text}; look at the brokers and at BACKFILL_KAFKA, then try again")
     return PreconditionError(text)
 

@@ -17,7 +17,8 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from backfill_platform.errors import KafkaUnavailable
+from backfill_platform.errors import BackfillError, KafkaUnavailable, PreconditionError
+from backfill_platform.streams.kafka import translated
 from backfill_platform.streams.payload import Decode, Payload
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ def read_messages(
 def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
     """The messages of a slice that are committed, as Arrow batches.
 
-    Raises KafkaUnavailable when the broker is silent for a minute, and KafkaException when offsets are gone.
+    Raises KafkaUnavailable when the broker is silent for a minute, and PreconditionError when offsets are gone.
     """
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     decode = reading.value.decoder(reading.topic, reading.registry)
     consumer = Consumer(
@@ -138,8 +139,13 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     # Markers of transactions take offsets, too: the end may be behind the last message.
                     done = message.offset() >= piece.end
+                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                    raise PreconditionError(
+                        f"topic {reading.topic}, partition {piece.partition}, no longer retains offset {at}: it was deleted "
+                        "while it was read. Land the hours again: those that the topic still has will land"
+                    )
                 elif not error.retriable():
-                    raise KafkaException(error)
+                    raise translated(error, f"reading topic {reading.topic}, partition {piece.partition}")
             if messages:
                 at = messages[-1].offset() + 1
             if at >= piece.end:
@@ -149,6 +155,16 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
                 yield _batch(reading.topic, piece, messages, decode)
     finally:
         consumer.close()
+
+
+def error_of_task(error: Exception) -> BackfillError | None:
+    """The error that a reading task has raised, from Spark's report of it; None where it was another one."""
+    kinds = (KafkaUnavailable, PreconditionError)
+    for kind in kinds:
+        _, found, text = str(error).partition(f"{kind.__module__}.{kind.__name__}: ")
+        if found:
+            return kind(text.splitlines()[0])
+    return None
 
 
 def _batch(topic: str, piece: Slice, messages: Sequence[Message], decode: Decode | None) -> pa.RecordBatch:

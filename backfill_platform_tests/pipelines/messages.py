@@ -71,9 +71,9 @@ def build_sessions(visits: DataFrame) -> DataFrame:
     )
 
 
-def pipeline_over(topic: str, hours: int, *, value: Payload | None = None, start: datetime = T0) -> Pipeline:
+def pipeline_over(topic: str, hours: int, *, value: Payload | None = None, start: datetime = T0, suffix: str = "") -> Pipeline:
     """The pipeline over a topic, for so many hours, with table names of its own."""
-    suffix = uuid.uuid4().hex[:8]
+    suffix = suffix or uuid.uuid4().hex[:8]
     span = HourRange(start, start + timedelta(hours=hours))
     return Pipeline(
         name=f"visits_{suffix}",

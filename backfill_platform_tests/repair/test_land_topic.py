@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from backfill_platform.core.gaps import GapKind
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.offsets import decode
+from backfill_platform.errors import PreconditionError
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.repair.detect import survey
 from backfill_platform.repair.engine import Landing
@@ -25,6 +27,7 @@ from backfill_platform.streams.kafka import Cluster
 from backfill_platform.streams.kafka_rows import headers_of
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
+from backfill_platform_tests.pipelines import messages
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send, sessions_of
 from backfill_platform_tests.repair.world import World
 
@@ -165,6 +168,21 @@ def test_offsets_that_are_gone_are_an_error_and_what_has_landed_stays(broker: Br
     assert [bool(one.error) for one in found.values()] == [True, True, False]
     assert f"retains nothing before offset {first_of_second_hour + 5}" in found[T0 + HOUR].error
     assert rows_of(world, "kafka_offset", "number") == before
+
+
+def test_offsets_that_vanish_while_they_are_read_are_one_sentence(broker: Broker, over: Make) -> None:
+    topic = broker.topic(partitions=1)
+    send(broker.producer(), topic, some_visits(8, 200, 2))
+    world = over(topic, 2)
+
+    def parse(lines: Any) -> Any:
+        trim(broker, topic, 10)  # the offsets are known, and nothing of them is read
+        return messages.parse(lines)
+
+    pipeline = replace(world.pipeline, raw=replace(world.pipeline.raw, parse=parse))
+    with pytest.raises(PreconditionError, match=f"topic {topic}, partition 0, no longer retains offset 0") as failed:
+        world.run([world.pipeline.raw.table.path], pipeline=pipeline)
+    assert len(str(failed.value)) < 300
 
 
 def test_a_log_that_begins_where_the_last_landed_hour_ended_is_complete(broker: Broker, over: Make) -> None:
