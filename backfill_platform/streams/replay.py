@@ -100,7 +100,7 @@ class Lane:
     done: Mapping[int, int]
     errors: list[KafkaError] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    _sent: deque[_Portion] = field(default_factory=deque)
+    sent: deque[_Portion] = field(default_factory=deque)
     _whole: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -132,15 +132,15 @@ class Lane:
     @property
     def oldest(self) -> int | None:
         """The smallest event time that is not acknowledged yet, None when all is."""
-        while self._sent and not self._sent[0].left:
-            portion = self._sent.popleft()
+        while self.sent and not self.sent[0].left:
+            portion = self.sent.popleft()
             self._whole[portion.hour] += portion.size
-        return self._sent[0].first if self._sent else self.next_moment
+        return self.sent[0].first if self.sent else self.next_moment
 
     def acknowledged(self) -> Counter[str]:
         """How many messages of each hour the brokers have acknowledged to this attempt."""
         found = Counter(self._whole)
-        for portion in self._sent:
+        for portion in self.sent:
             found[portion.hour] += portion.size - portion.left
         return found
 
@@ -153,7 +153,7 @@ class Lane:
         while end < last and moments[end] <= horizon and hours[end] == hour:
             end += 1
         portion = _Portion(self, moments[begin], hour)
-        self._sent.append(portion)
+        self.sent.append(portion)
         sent_bytes, told, done = 0, portion.acknowledged, self.done
         topic, produce = self.manifest.topic, producer.produce
         same = [(REPLAY_HEADER, self.manifest.replay.encode()), (HOUR_HEADER, hour.encode())]

@@ -80,7 +80,7 @@ def read_all(cluster: Cluster, topic: str) -> list[Any]:
     consumer.assign([TopicPartition(topic, partition, 0) for partition in cluster.partitions(topic)])
     found, left = [], set(cluster.partitions(topic))
     while left:
-        for message in consumer.consume(1000, 5.0):
+        for message in consumer.consume(1000, 0.5):
             if message.error() is None:
                 found.append(message)
             else:
