@@ -7,7 +7,7 @@ to stop. Where the handler sends messages onward, they and the offsets are commi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from backfill_platform.errors import KafkaUnavailable, TakenOver
-from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, kafka_errors, may_pass, translated
+from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, Log, kafka_errors, may_pass, translated
 
 _BATCH = 5_000
 _SESSION_MS = 10_000
@@ -96,38 +96,59 @@ def drain(
     Raises TakenOver when another drain of the name has started, KafkaUnavailable when the brokers are silent for a minute.
     """
     logs = cluster.logs(topic)
-    ends = {partition: log.stable for partition, log in logs.items()}
-    starts = {partition: log.start for partition, log in logs.items()}
-    consumer = Consumer(
-        {
-            "fetch.wait.max.ms": "50",
-            "log_level": "2",
-            **cluster.config,
-            "group.id": f"backfill-drain-{name}",
-            "group.instance.id": name,
-            "session.timeout.ms": str(_SESSION_MS),
-            "heartbeat.interval.ms": "1000",
-            "max.poll.interval.ms": "600000",
-            "enable.auto.commit": "false",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": "true",
-        }
-    )
-    producer = _Onward(cluster, consumer, name)
-    try:
-        consumer.subscribe([topic])
-        work = _Drain(consumer, producer, topic, ends, starts, handler, keep, tell)
-        return work.run(silence_seconds)
-    except KafkaException as error:
-        reason: KafkaError = error.args[0]
-        if reason.code() in _FENCED:
-            raise TakenOver(f"another drain named {name} has started and goes on where this one ended") from error
-        raise translated(reason, f"draining {topic}") from error
-    finally:
-        producer.close()
-        with suppress(RuntimeError):
-            consumer.close()
+    handled = sent = 0
+    while True:
+        consumer = Consumer(
+            {
+                "fetch.wait.max.ms": "50",
+                "log_level": "2",
+                **cluster.config,
+                "group.id": _group(name),
+                "group.instance.id": name,
+                "session.timeout.ms": str(_SESSION_MS),
+                "heartbeat.interval.ms": "1000",
+                "max.poll.interval.ms": "600000",
+                "enable.auto.commit": "false",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": "true",
+            }
+        )
+        producer = _Onward(cluster, consumer, name)
+        work = _Drain(consumer, producer, topic, logs, handler, keep, tell)
+        try:
+            consumer.subscribe([topic])
+            work.run(silence_seconds)
+            return Drained(handled + work.handled, sent + work.sent)
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if reason.code() not in _FENCED:
+                raise translated(reason, f"draining {topic}") from error
+            if _is_alive(cluster, name):
+                raise TakenOver(f"another drain named {name} has started and goes on where this one ended") from error
+            handled, sent = handled + work.handled, sent + work.sent
+        finally:
+            producer.close()
+            with suppress(RuntimeError):
+                consumer.close()
+
+
+def _is_alive(cluster: Cluster, name: str) -> bool:
+    """Whether somebody else is a member by our name.
+
+    A coordinator that dies while we join leaves a membership behind that shuts us out, too. Nobody answers for it, so it ends
+    after the time that a session has. So does that of a drain that took over and is done: it leaves us nothing to do.
+    """
+    deadline = time.monotonic() + 1.5 * _SESSION_MS / 1000
+    while cluster.has_member(_group(name), name):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def _group(name: str) -> str:
+    return f"backfill-drain-{name}"
 
 
 class _Onward:
@@ -189,19 +210,19 @@ class _Drain:
         consumer: Consumer,
         producer: _Onward,
         topic: str,
-        ends: dict[int, int],
-        starts: dict[int, int],
+        logs: Mapping[int, Log],
         handler: Handler,
         keep: Keep,
         tell: Callable[[int, int], None],
     ) -> None:
-        self._consumer, self._producer, self._topic, self._ends = consumer, producer, topic, ends
+        self._consumer, self._producer, self._topic = consumer, producer, topic
         self._handler, self._keep, self._tell = handler, keep, tell
-        self._reached = dict.fromkeys(ends, -1)
-        self._starts = starts
-        self._handled = self._sent = 0
+        self._starts = {partition: log.start for partition, log in logs.items()}
+        self._ends = {partition: log.stable for partition, log in logs.items()}
+        self._reached = dict.fromkeys(logs, -1)
+        self.handled = self.sent = 0
 
-    def run(self, silence_seconds: float) -> Drained:
+    def run(self, silence_seconds: float) -> None:
         heard = time.monotonic()
         known = False
         while True:
@@ -209,7 +230,7 @@ class _Drain:
                 self._learn_committed()
                 known = True
             if known and all(self._reached[partition] >= end for partition, end in self._ends.items()):
-                return Drained(self._handled, self._sent)
+                return
             found = self._consumer.consume(_BATCH, 0.5)
             if found:
                 heard = time.monotonic()
@@ -245,9 +266,9 @@ class _Drain:
             elif error.fatal() or error.code() in _FENCED or not (error.retriable() or error.code() < 0):
                 raise KafkaException(error)
         if messages:
-            self._sent += self._producer.send(self._handler(messages))
+            self.sent += self._producer.send(self._handler(messages))
             self._keep(messages)
-            self._handled += len(messages)
+            self.handled += len(messages)
         for partition, offset in reached.items():
             self._reached[partition] = max(self._reached.get(partition, -1), offset)
         if messages:

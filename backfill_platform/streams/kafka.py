@@ -188,6 +188,12 @@ class Cluster:
         committed = {one.partition: one.offset for one in answers.topic_partitions if one.offset >= 0}
         return sum(max(log.end - max(committed.get(partition, 0), log.start), 0) for partition, log in logs.items())
 
+    @_patiently
+    def has_member(self, group: str, instance: str) -> bool:
+        """Whether a consumer group has a static member of this name."""
+        found: Any = self._result(self.admin.describe_consumer_groups([group])[group], f"looking at the group {group}")
+        return any(one.group_instance_id == instance for one in found.members)
+
     def _result(self, answer: Future[Result], doing: str) -> Result:
         with kafka_errors(doing):
             return answer.result(TIMEOUT_SECONDS)

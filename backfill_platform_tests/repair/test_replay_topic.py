@@ -333,7 +333,7 @@ def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics
 
 def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) -> None:
     do(world, topics, ask(world))
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
     ended: list[BaseException | Any] = []
 
     def waits(messages: list[Message]) -> list[Outgoing]:
@@ -341,17 +341,24 @@ def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) ->
         assert go_on.wait(60)
         return []
 
+    def lets_go(messages: list[Message]) -> list[Outgoing]:
+        go_on.set()
+        assert told.wait(60)  # it is at work for longer than a session lives without it
+        return []
+
+    pipeline = replace(world.pipeline, handlers={"waits": waits, "lets_go": lets_go})
+
     def first() -> None:
         try:
-            ended.append(drained(world, topics, pipeline=replace(world.pipeline, handlers={"waits": waits}), handler="waits"))
+            ended.append(drained(world, topics, pipeline=pipeline, handler="waits"))
         except BaseException as error:  # noqa: BLE001
             ended.append(error)
+        told.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     assert begun.wait(60)
-    second = drained(world, topics)
-    go_on.set()
+    second = drained(world, topics, pipeline=pipeline, handler="lets_go")
     thread.join(60)
     assert isinstance(ended[0], TakenOver), ended
     assert second.drained.handled == 400
