@@ -57,7 +57,9 @@ def one_sql(ground: Ground) -> Iterator[Took]:
         found, _ = sessions_by_sql(ground.warehouse, ground.files(1, len(ground.hours)), ground.span)
         seconds = time.perf_counter() - began
         if found != ground.sessions:
-            raise SystemExit(f"SQL finds {found} sessions in the files of the range, not {ground.sessions}: nothing is reported")
+            raise SystemExit(
+                f"SQL finds {found} sessions in the files of the range, not {ground.sessions}: nothing is reported"
+            )
         yield Took(SQL, seconds, memory=memory(), load=load())
 
 

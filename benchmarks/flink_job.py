@@ -27,7 +27,8 @@ SELECT client_id, started_at, ended_at, requests, errors, `bytes`, SUBSTRING(ent
         MIN(LPAD(CAST(moment AS STRING), 10, '0') || url) AS entry
     FROM (
         SELECT *, SUM(starts) OVER (PARTITION BY client_id ORDER BY moment) AS session FROM (
-            SELECT *, CASE WHEN moment - LAG(moment) OVER (PARTITION BY client_id ORDER BY moment) < {gap} THEN 0 ELSE 1 END AS starts
+            SELECT *,
+                CASE WHEN moment - LAG(moment) OVER (PARTITION BY client_id ORDER BY moment) < {gap} THEN 0 ELSE 1 END AS starts
             FROM (SELECT DISTINCT client_id, url, status, `bytes`,
                     TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', event_time) AS moment FROM events)))
     GROUP BY client_id, session)

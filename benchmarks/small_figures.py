@@ -1,4 +1,4 @@
-"""What is paid beside the work itself: importing the definitions, starting Spark, making a plan, comparing rows in ClickHouse."""
+"""What is paid beside the work itself: importing the definitions, starting Spark, planning, comparing rows in ClickHouse."""
 
 import socket
 import statistics
@@ -106,22 +106,25 @@ def plan_of_a_year(runs: int) -> str:
 
 def warehouse_diff(hours: int, rows: int, runs: int) -> str:
     """Load, compare, prove and publish hours of so many rows, one percent of them wrong, a few hours at a time."""
-    with tempfile.TemporaryDirectory() as folder, embedded.start(Path(folder) / "warehouse") as server:
-        with closing(Warehouse(server.url)) as warehouse:
-            table = replace(PAYMENTS, name=f"bench_{hours}")
-            files = generate(warehouse, Path(folder), hours, rows)
-            found: list[tuple[float, float, int]] = []
-            for number in range(runs):
-                fill(warehouse, table, list(files), rows, wrong_percent=1)
-                parts = [
-                    repair(server.url, table, {hour: files[hour] for hour in list(files)[first : first + AT_ONCE]}, rows, name)
-                    for first in range(0, hours, AT_ONCE)
-                    for name in [f"turn{number}part{first}"]
-                ]
-                found.append((sum(p.load for p in parts), sum(p.wall for p in parts), sum(p.written for p in parts)))
-                wanted = fingerprints.files(warehouse, table, list(files), list(files.values()))
-                if fingerprints.net(warehouse, table, list(files)) != wanted:
-                    raise SystemExit("the published rows are not those of the files: nothing is reported")
-            memory = peak_memory(server.pid)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        embedded.start(Path(folder) / "warehouse") as server,
+        closing(Warehouse(server.url)) as warehouse,
+    ):
+        table = replace(PAYMENTS, name=f"bench_{hours}")
+        files = generate(warehouse, Path(folder), hours, rows)
+        found: list[tuple[float, float, int]] = []
+        for number in range(runs):
+            fill(warehouse, table, list(files), rows, wrong_percent=1)
+            parts = [
+                repair(server.url, table, {hour: files[hour] for hour in list(files)[first : first + AT_ONCE]}, rows, name)
+                for first in range(0, hours, AT_ONCE)
+                for name in [f"turn{number}part{first}"]
+            ]
+            found.append((sum(p.load for p in parts), sum(p.wall for p in parts), sum(p.written for p in parts)))
+            wanted = fingerprints.files(warehouse, table, list(files), list(files.values()))
+            if fingerprints.net(warehouse, table, list(files)) != wanted:
+                raise SystemExit("the published rows are not those of the files: nothing is reported")
+        memory = peak_memory(server.pid)
     loads, walls = [one[0] for one in found], [one[1] for one in found]
     return f"| {hours} x {rows:,} | {spread(loads)} | {spread(walls)} | {found[0][2]:,} | {memory:.1f} | {runs} |\n"
