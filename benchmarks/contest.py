@@ -30,7 +30,7 @@ from backfill_platform.warehouse import fingerprints
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.ddl import column_definitions
 from backfill_platform.warehouse.fingerprints import Fingerprints
-from backfill_platform.warehouse.sql import names, partition_key, qualified, sorting_key, target_name, within
+from backfill_platform.warehouse.sql import Condition, names, partition_key, qualified, sorting_key, target_name, within
 from benchmarks.end_to_end import peak_memory, sessions_by_sql
 
 WRONG = 100  # one row in so many
@@ -159,7 +159,7 @@ class Ground:
             doing="deleting the range",
         )
 
-    def _where(self):  # type: ignore[no-untyped-def]
+    def _where(self) -> Condition:
         return within(self.table, list(self.span))
 
     def _found(self, target: str) -> Fingerprints:

@@ -10,10 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyspark
 
-from benchmarks.contenders import LIGHT, replace_range
+from benchmarks.contenders import LIGHT, Contender, replace_range
 from benchmarks.contest import Ground, Took, load
 from benchmarks.end_to_end import GAP
 
@@ -33,7 +34,7 @@ VERSION = "2.3.0"
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".bench"
 MAVEN = "MAVEN_CENTRAL"
-PATIENCE = 1200  # seconds for the installation
+PATIENCE = 1200  # seconds for the installation, and for one job
 MEMORY = "4g"  # of Flink's heap, as Spark's driver has
 
 
@@ -50,9 +51,17 @@ class Worker:
 
     def ask(self, order: dict[str, Any]) -> float:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return float(self.answer()["seconds"])
+        # A job that hangs ends with its process, and the answer with it.
+        watch = threading.Timer(PATIENCE, self.process.kill)
+        watch.start()
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+            return float(self.answer()["seconds"])
+        except BrokenPipeError as error:
+            raise NoFlink(f"the process ended with code {self.process.wait()}; see {CACHE / 'flink.log'}") from error
+        finally:
+            watch.cancel()
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -110,7 +119,8 @@ def worker() -> Iterator[Worker]:
         yield found
     finally:
         assert process.stdin is not None
-        process.stdin.close()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         try:
             process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -118,7 +128,7 @@ def worker() -> Iterator[Worker]:
             process.wait()
 
 
-def contender(flink: Worker, folder: Path):  # type: ignore[no-untyped-def]
+def contender(flink: Worker, folder: Path) -> Contender:
     """PyFlink on a ground; the folder takes links to the raw files, and what Flink writes."""
 
     def run(ground: Ground) -> Iterator[Took]:

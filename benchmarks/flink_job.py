@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from pyflink.common import Configuration
+from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
 EVENTS = """CREATE TEMPORARY TABLE events (
@@ -36,6 +38,7 @@ WHERE started_at >= {start} AND started_at < {end}"""
 
 OPTIONS = {
     "parallelism.default": "2",
+    "pipeline.object-reuse": "true",
     "table.local-time-zone": "UTC",
     "taskmanager.memory.managed.size": "2g",
     "taskmanager.memory.network.max": "256m",
@@ -44,10 +47,12 @@ OPTIONS = {
 
 
 def run(order: dict[str, Any]) -> float:
-    environment = TableEnvironment.create(EnvironmentSettings.in_batch_mode())
+    configuration = Configuration()
     for name, value in OPTIONS.items():
-        environment.get_config().set(name, value)
+        configuration.set_string(name, value)
     began = time.perf_counter()
+    settings = EnvironmentSettings.new_instance().in_batch_mode().with_configuration(configuration).build()
+    environment = TableEnvironment.create(settings)
     environment.execute_sql(EVENTS.format(**order))
     environment.execute_sql(SESSIONS.format(**order))
     environment.execute_sql(INSERT.format(**order)).wait()
@@ -55,10 +60,7 @@ def run(order: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    from pyflink.java_gateway import get_gateway
-
-    gateway = get_gateway()
-    pid = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
+    pid = int(get_gateway().jvm.java.lang.ProcessHandle.current().pid())
     say({"jvm": pid})
     for line in sys.stdin:
         try:

@@ -2,7 +2,8 @@
 
 Two days are repaired, of whose published sessions one percent is wrong: one of a million generated events an hour, and the one
 of real requests that is shipped. By the platform, by the usual PySpark script, hour by hour, and by PyFlink, beside a bare
-Spark job and one SQL statement that publish nothing. See `benchmarks/contest.py` for what is the same for all and how it is proven.
+Spark job and one SQL statement that publish nothing. See `benchmarks/contest.py` for what is the
+same for all and how it is proven.
 """
 
 import argparse
@@ -62,7 +63,7 @@ class Flink:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="six hours of 100,000 events, one turn; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="four hours of 100,000 events, one turn; nothing is written")
     parser.add_argument("--hours", type=int, help="of generated events, 24 by default")
     parser.add_argument("--events-per-hour", type=int, help="1,000,000 by default")
     parser.add_argument("--turns", type=int, help="of the contenders that are not slow, 3 by default")
@@ -103,7 +104,7 @@ def main() -> None:
 
 
 def size_of(chosen: argparse.Namespace) -> Size:
-    full, quick = Size(24, 1_000_000, 3, 1, 5, ((1, 1_000_000, 3),)), Size(6, 100_000, 1, 1, 1, ((1, 100_000, 1),))
+    full, quick = Size(24, 1_000_000, 3, 1, 5, ((1, 1_000_000, 3),)), Size(4, 100_000, 1, 1, 1, ((1, 100_000, 1),))
     size = quick if chosen.quick else full
     return Size(
         chosen.hours or size.hours,

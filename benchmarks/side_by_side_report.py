@@ -4,6 +4,7 @@ import os
 import platform
 import statistics
 import subprocess
+import textwrap
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,10 @@ from benchmarks.flink import VERSION as FLINK_VERSION
 from benchmarks.small_figures import spread
 
 ORDER = (OURS, SCRIPT_ALTER, SCRIPT_LIGHT, BY_HOUR, FLINK, BARE, SQL)
+SPARKS = ("JVM", "Python", "ClickHouse")
+WIDTH = 128
+FEW = "So little data shows what a repair costs before the first row."
+PROCESSES = {BARE: ("JVM",), SQL: ("ClickHouse",), FLINK: ("Flink", "Python", "ClickHouse")}
 ASKED_EVENTS, ASKED_RATIO, ASKED_HOUR = 175_000, 1.5, 10
 
 
@@ -50,7 +55,7 @@ class Figures:
     def _row(self, name: str) -> str:
         took = self.of(name)
         rows = "" if took[0].rows is None else f"{took[0].rows:,}"
-        most = {process: max(one.memory[process] for one in took) for process in took[0].memory}
+        most = {process: max(one.memory[process] for one in took) for process in PROCESSES.get(name, SPARKS)}
         cells = (
             f"**{name}**" if name == OURS else name,
             str(len(took)),
@@ -58,7 +63,7 @@ class Figures:
             f"{self.ratio(name):.2f}",
             f"{self.events / self.median(name):,.0f}",
             rows,
-            " + ".join(f"{gigabytes:.1f}" for gigabytes in most.values()),
+            ", ".join(f"{process} {gigabytes:.1f}" for process, gigabytes in most.items()),
         )
         return f"| {' | '.join(cells)} |\n"
 
@@ -104,21 +109,23 @@ def report(
     made: Figures, real: Figures, small: str, diffs: str, trouble: str, loads: list[float], minutes: float, driver_memory: str
 ) -> str:
     loads = loads + [took.load for figures in (made, real) for turn in figures.turns for took in turn.values()]
-    processes = " + ".join(made.of(BARE)[0].memory)
     return TEXT.format(
-        machine=machine(),
+        machine=filled(f"`make bench` on {machine()}. {versions()}."),
         load=f"{min(loads):.1f} to {max(loads):.1f}",
         minutes=minutes,
         driver=driver_memory,
-        versions=versions(),
-        processes=processes,
         made=made,
+        real_said=filled(f"A sample of the WorldCup98 trace, the shipped example. {real.said} {FEW}"),
         verdicts=verdicts(made),
         real=real,
         small=small,
         diffs=diffs,
-        flink=FLINK_RAN if not trouble else f"PyFlink did not take part (in full): {trouble}\n",
+        flink=f"PyFlink did not take part, or not in all turns:\n\n```\n{trouble}\n```\n" if trouble else FLINK_RAN,
     )
+
+
+def filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def machine() -> str:
@@ -142,20 +149,20 @@ HEAD_OF_TABLE = """| way | turns | s (spread) | to the bare job | events/s | row
 |---|---|---|---|---|---|---|
 """
 
-FLINK_RAN = """PyFlink has an environment of its own (`.bench/`), a heap of 4 GB and 2 GB of managed memory. It writes Parquet, which is then
-read and inserted as the script inserts. Its JVM runs before its turn, and has done the real day before.
+FLINK_RAN = """PyFlink has an environment of its own (`.bench/`), a heap of 4 GB and 2 GB beside it. It writes Parquet, which is
+then read and inserted as the script inserts. Its JVM runs before its turn, and has done the real day before.
 It reads Parquet with jars that it does not bring: its own format from Maven Central, and Hadoop and zstd from PySpark's.
 """
 
 TEXT = """# Side by side
 
-`make bench` on {machine}. {versions}.
+{machine}
 Load of the machine, by its one-minute average: {load}; all of it took {minutes:.0f} minutes.
 Seconds are medians, with the least and the most in brackets where there was more than one turn.
 
 ## What is the same for all
 
-- The raw files of the lake: zstd Parquet, one in a thousand events delivered twice, seeded.
+- The raw files of the lake, zstd Parquet. Generated events are seeded, one in a thousand is delivered twice.
 - The target: the same ten columns, partitioned by day, sorted by hour and key, in the same embedded ClickHouse. Ours
   publishes to its CollapsingMergeTree; the others delete from and insert into a MergeTree that is otherwise equal, with
   `DELETE` waited for (`mutations_sync=2`, `lightweight_deletes_sync=2`) and rows inserted as Arrow, 500,000 at a time.
@@ -163,16 +170,22 @@ Seconds are medians, with the least and the most in brackets where there was mor
   too many. It is put back to that state before each turn, which is not timed. It also holds the hours around the range.
 - The rows: duplicates left out, sessions that start in the range, read with an hour before and all that landed after it.
 - The proof: after each turn, before anything is reported, the count and the sum of hashes of all ten columns must be those
-  first published, for every hour, in the range and around it. What was first published was compared with the number of sessions
-  and requests that one SQL statement finds in the raw files.
+  first published, for every hour, in the range and around it. What was first published was compared with the number of
+  sessions and requests that one SQL statement finds in the raw files.
 - Sessions of Spark (`local[2]`, {driver}, options of the platform, which the script gets, too) and of Flink are warm.
 
 Ours includes what only ours does: the checks of every row, closing sessions by reading on, the commit to the lake, staging,
-the comparison, its proof, publishing, verifying and the ledger. It stages all rows beside the target and writes to the target
-what differs: a cancel and a state for each wrong row. The script computes its rows once in a turn; both its ways of deleting
-are charged with that. The bare job reads one hour before and one after, leaves duplicates in, and does nothing with its rows; the
-SQL statement only counts rows. Peak memory is that of {processes}, since the turn began; a JVM does not give back what
-earlier turns made it take.
+the comparison, its proof, publishing, verifying and the ledger. It stages all rows beside the target, and writes to the target
+what differs: a cancel and a state for each wrong row. Readers see up to three million rows change at once; they need `FINAL`
+or sums by sign, as with any collapsing table.
+
+The others write all rows of the range, and `ALTER TABLE ... DELETE` writes those that stay in the same parts anew, which is not
+counted. Between their delete and the end of their insert, readers miss rows. The script computes its rows once in a turn; both
+its ways of deleting are charged with that.
+
+The bare job reads one hour before and one after, leaves duplicates in, and does nothing with its rows. The SQL statement only
+counts rows. Peak memory is the resident one of the processes that take part, since the turn began; a JVM keeps what earlier
+turns made it take.
 
 ## A generated day
 
@@ -188,8 +201,7 @@ Medians by part, in seconds:
 {verdicts}
 ## A day of real requests
 
-A sample of the WorldCup98 trace, the shipped example. {real.said}
-So little data shows what a repair costs before the first row.
+{real_said}
 
 {real.table}
 Medians by part, in seconds:
