@@ -97,6 +97,9 @@ def verdicts(figures: Figures) -> str:
             shares = [turn[OURS].seconds / turn[other].seconds for turn in figures.turns if other in turn]
             share = statistics.median(shares)
             found.append((f"faster than {other}", share < 1, f"{share:.2f} of its time, in the same turn"))
+    written, script = figures.of(OURS)[0].rows, figures.of(SCRIPT_LIGHT)[0].rows
+    of_wrong = f"{written:,} for {figures.wrong:,} wrong rows, a cancel and a state for each; the script writes {script:,}"
+    found.append(("rows written in proportion to rows changed", written == 2 * figures.wrong, of_wrong))
     if hours := [seconds for took in figures.of(BY_HOUR) for seconds in took.parts.values()]:
         one = statistics.median(hours)
         found.append(
