@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-slow test-connect lint format lock clean
+.PHONY: help install demo up test test-slow test-connect lint format bench bench-quick lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,12 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about a quarter of an hour)
+	$(BIN)/python -m benchmarks.side_by_side
+
+bench-quick: $(READY)  ## a small part of the same in about two minutes; only prints
+	$(BIN)/python -m benchmarks.side_by_side --quick
+
 install: $(READY)  ## the virtual environment with the locked dependencies, and Java where it is missing
 
 $(READY): requirements.lock pyproject.toml
@@ -57,4 +63,4 @@ lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
 	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
 
 clean:  ## forget the environment and all embedded state
-	rm -rf $(VENV) .backfill .kafka .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
+	rm -rf $(VENV) .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
