@@ -11,15 +11,18 @@ import dagster as dg
 import pytest
 
 from backfill_platform.core.hours import HOUR, HourRange, format_hour, partition_key
+from backfill_platform.definitions import build_definitions
 from backfill_platform.orchestration.assets import asset_specs
 from backfill_platform.orchestration.hop_checks import hop_checks
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.orchestration.topics import drain_job, drain_job_name, replay_job, replay_job_name
 from backfill_platform.repair.check import Verdict, check
 from backfill_platform.repair.hops import REPLAY_COUNTS
+from backfill_platform.settings import Settings
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
+from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send
 from backfill_platform_tests.repair.world import World
@@ -171,3 +174,16 @@ def test_a_launch_without_a_name_is_that_of_its_run(world: World, instance: dg.D
     (entry, *_) = world.context().ledger.read(target=f"kafka/{world.pipeline.backfill_topic}", modes=["replay"])
     assert entry.repair_id == f"replay-{result.run_id}"
     assert replace(entry, finished_at=datetime.now(UTC)).rows_kept in (10, 60)
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+def test_jobs_of_topics_are_there_where_a_cluster_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(kafka: str) -> tuple[set[str], set[str]]:
+        monkeypatch.setenv("BACKFILL_KAFKA", kafka)
+        repository = build_definitions(Settings(home=tmp_path, project=ROOT)).get_repository_def()
+        return {job.name for job in repository.get_all_jobs()}, {key.name for key in repository.asset_graph.asset_check_keys}
+
+    jobs, checks = names("{}")
+    more_jobs, more_checks = names('{"bootstrap.servers": "127.0.0.1:1"}')
+    assert {name.partition("_")[2] for name in more_jobs - jobs} == {"replay", "drain"}
+    assert more_checks - checks == {REPLAY_COUNTS}
