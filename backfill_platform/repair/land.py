@@ -49,41 +49,38 @@ def land(
 def _land(
     spark: SparkSession, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
 ) -> dict[datetime, HourAudit]:
-    lines, seen = source.lines(spark, hours), Observation()
-    raw = pipeline.raw
+    raw, rules = pipeline.raw, pipeline.rules(pipeline.raw.name)
     table = raw.table
+    lines, seen = source.lines(spark, hours), Observation()
     parsed = raw.parse(lines if source.cheap_to_read else lines.observe(seen, F.count("*").alias("lines")))
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
     placed = source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
+    given_only = [name for name in lines.columns if name not in table.column_names]
+    require_columns(parsed.drop(*given_only), rules, str(table))
     read: dict[datetime, int] | None = None
     if source.cheap_to_read:
         read = _lines_by_hour(parsed, table.hour)
         _each_once(table, lines.count(), sum(read.values()))
-    parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
-    parsed = owned(parsed, table.hour, hours)
-    rules = pipeline.rules(raw.name)
-    given_only = [name for name in lines.columns if name not in table.column_names]
-    require_columns(parsed.drop(*given_only, "_unplaced"), rules, str(table))
     own = (
         RowRule(source.missing_place, lambda: ~F.col("_unplaced")),
         RowRule(source.undecodable, lambda: ~F.col("undecodable")),
     )
     rules = replace(rules, rows=(*rules.rows, *own))
+    parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     # What is kept in memory are the rows; the lines only of those that go to quarantine.
     payload = F.when(~is_good(), source.payload()).alias(_PAYLOAD)
-    marked = mark_failures(parsed, rules).select(*table.column_names, FAILED, payload)
+    marked = mark_failures(owned(parsed, table.hour, hours), rules).select(*table.column_names, FAILED, payload)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     audits = write_and_audit(
         marked, lake, table, rules, hours, repair, payload=F.col(_PAYLOAD), measures=measures, sort_by=(raw.event_time,)
     )
     if read is None:
-        returned = sum(audit.computed for audit in audits.values())
-        counted = observed(seen)
+        read = {hour: audit.computed for hour, audit in audits.items()}
+        counted, returned = observed(seen), sum(read.values())
         if counted is None or counted["lines"] != returned:  # a task that Spark has run twice was seen twice
             _each_once(table, lines.count(), returned)
-        read = {hour: audit.computed for hour, audit in audits.items()}
     return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
 
 

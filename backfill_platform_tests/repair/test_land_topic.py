@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import functions as F
 
 from backfill_platform.core.gaps import GapKind
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.offsets import decode
-from backfill_platform.errors import PreconditionError
+from backfill_platform.errors import CheckFailed, PreconditionError
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.repair.detect import survey
 from backfill_platform.repair.engine import Landing
@@ -168,6 +169,22 @@ def test_offsets_that_are_gone_are_an_error_and_what_has_landed_stays(broker: Br
     assert [bool(one.error) for one in found.values()] == [True, True, False]
     assert f"retains nothing before offset {first_of_second_hour + 5}" in found[T0 + HOUR].error
     assert rows_of(world, "kafka_offset", "number") == before
+
+
+@pytest.mark.parametrize(("times", "returned"), [(0, 100), (2, 300)])
+def test_a_parser_that_loses_or_doubles_messages_lands_nothing(broker: Broker, over: Make, times: int, returned: int) -> None:
+    topic = broker.topic()
+    send(broker.producer(), topic, some_visits(9, 200, 2))
+    world = over(topic, 2)
+
+    def parse(lines: Any) -> Any:
+        copies = F.when(F.col("number") % 2 == 0, 1).otherwise(times)
+        return messages.parse(lines).withColumn("copy", F.explode(F.array_repeat(F.lit(0), copies))).drop("copy")
+
+    pipeline = replace(world.pipeline, raw=replace(world.pipeline.raw, parse=parse))
+    with pytest.raises(CheckFailed, match=f"the parser made {returned} rows of 200 lines"):
+        world.run([world.pipeline.raw.table.path], pipeline=pipeline)
+    assert not world.lake.built_hours(world.pipeline.raw.table)
 
 
 def test_offsets_that_vanish_while_they_are_read_are_one_sentence(broker: Broker, over: Make) -> None:
