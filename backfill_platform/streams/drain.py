@@ -265,14 +265,15 @@ class _Drain:
                 reached[one.partition()] = max(reached.get(one.partition(), 0), one.offset())
             elif error.fatal() or error.code() in _FENCED or not (error.retriable() or error.code() < 0):
                 raise KafkaException(error)
+        sent = 0
         if messages:
-            self.sent += self._producer.send(self._handler(messages))
+            sent = self._producer.send(self._handler(messages))
             self._keep(messages)
-            self.handled += len(messages)
         for partition, offset in reached.items():
             self._reached[partition] = max(self._reached.get(partition, -1), offset)
         if messages:
             self._producer.commit([TopicPartition(self._topic, partition, offset) for partition, offset in reached.items()])
+            self.sent, self.handled = self.sent + sent, self.handled + len(messages)
             done = sum(min(at, self._ends[p]) - self._starts[p] for p, at in self._reached.items() if at > self._starts[p])
             self._tell(done, sum(end - self._starts[p] for p, end in self._ends.items()))
 
