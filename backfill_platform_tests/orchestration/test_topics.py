@@ -27,6 +27,8 @@ from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send
 from backfill_platform_tests.repair.world import World
 
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+
 KEYS = [partition_key(T0), partition_key(T0 + HOUR)]
 
 
@@ -176,7 +178,6 @@ def test_a_launch_without_a_name_is_that_of_its_run(world: World, instance: dg.D
     assert replace(entry, finished_at=datetime.now(UTC)).rows_kept in (10, 60)
 
 
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
 def test_jobs_of_topics_are_there_where_a_cluster_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def names(kafka: str) -> tuple[set[str], set[str]]:
         monkeypatch.setenv("BACKFILL_KAFKA", kafka)
