@@ -240,9 +240,7 @@ def _teller(progress: terminal.StepProgress, port: int | None) -> Any:
         }
 
     def tell(one: Any) -> None:
-        left = "" if one.seconds_left is None else f", {timedelta(seconds=round(one.seconds_left))} left"
-        held = f"; paused: {one.paused}" if one.paused else ""
-        progress.say(f"{one.acknowledged:,} of {one.total:,} messages, {one.per_second:,.0f} per second{left}{held}")
+        progress.say(str(one))
         for name, gauge in gauges.items():
             value = getattr(one, name)
             if name == "watermark":

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
@@ -18,7 +17,7 @@ from backfill_platform.core.plan import AssetPath
 from backfill_platform.spark.hours import within
 from backfill_platform.spark.reader import spark_schema
 from benchmarks.contest import Ground, Took, load
-from benchmarks.end_to_end import GAP, bare_job, sessions_by_sql
+from benchmarks.end_to_end import GAP, bare_job, numbered, sessions_by_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,13 +102,9 @@ def script(ground: Ground) -> Iterator[Took]:
 def sessions_by_script(ground: Ground) -> "pa.Table":
     """What a careful person writes in an afternoon, brought to the driver."""
     raw, paths = ground.pipeline.raw, ground.files(1, len(ground.hours))
-    in_order = Window.partitionBy("client_id").orderBy("event_time")
-    seconds = F.col("event_time").cast("long")
-    starts = F.when(seconds - F.lag(seconds).over(in_order) < int(GAP.total_seconds()), 0).otherwise(1)
     events = ground.spark.read.schema(spark_schema(raw.table)).parquet(*paths).dropDuplicates(list(raw.same_event))
     sessions = (
-        events.withColumn("starts", starts)
-        .withColumn("session", F.sum("starts").over(in_order))
+        numbered(events)
         .groupBy("client_id", "session")
         .agg(
             F.min("event_time").alias("started_at"),

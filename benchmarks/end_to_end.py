@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from pyspark.sql import Column, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange
@@ -100,16 +100,20 @@ def land_events(spark: SparkSession, lake: Lake, pipeline: Pipeline, per_hour: i
     lake.promote(table, "generated", list(hours))
 
 
-def bare_job(spark: SparkSession, paths: list[str], pipeline: Pipeline) -> float:
-    """Seconds to read and sessionize as everybody writes it, with the same columns, and to do nothing with the result."""
-    began = time.perf_counter()
+def numbered(events: DataFrame) -> DataFrame:
+    """The events with the number of their session, as everybody writes it."""
     in_order = Window.partitionBy("client_id").orderBy("event_time")
     seconds = F.col("event_time").cast("long")
     starts = F.when(seconds - F.lag(seconds).over(in_order) < int(GAP.total_seconds()), 0).otherwise(1)
+    return events.withColumn("starts", starts).withColumn("session", F.sum("starts").over(in_order))
+
+
+def bare_job(spark: SparkSession, paths: list[str], pipeline: Pipeline) -> float:
+    """Seconds to read and sessionize as everybody writes it, with the same columns, and to do nothing with the result."""
+    began = time.perf_counter()
     events = spark.read.schema(spark_schema(pipeline.raw.table)).parquet(*paths)
     sessions = (
-        events.withColumn("starts", starts)
-        .withColumn("session", F.sum("starts").over(in_order))
+        numbered(events)
         .groupBy("client_id", "session")
         .agg(
             F.min("event_time").alias("started_at"),

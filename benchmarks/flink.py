@@ -1,8 +1,8 @@
 """PyFlink as a contender: its own virtual environment, a process that stays warm, and its rows brought to ClickHouse.
 
-Everything it needs is kept in `.bench/` for the next time: `apache-flink` from the package index, and Flink's Parquet format
-from Maven Central. Flink reads Parquet with Hadoop's classes and decompresses zstd with a library that it does not ship: both
-are taken from the jars of PySpark. Where any of it fails, the reason is told and the benchmark goes on without.
+Everything it needs is kept in `.bench/` for the next time: `apache-flink` from the package index, and Flink's Parquet format,
+fetched by Maven. Flink reads Parquet with Hadoop's classes and decompresses zstd with a library that it does not ship: both are
+taken from the jars of PySpark. Where any of it fails, the reason is told and the benchmark goes on without.
 """
 
 import json
@@ -12,13 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +31,6 @@ FLINK = "PyFlink in batch mode, `DELETE FROM`, insert"
 VERSION = "2.3.0"
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".bench"
-MAVEN = "MAVEN_CENTRAL"
 PATIENCE = 1200  # seconds for the installation, and for one job
 MEMORY = "4g"  # of Flink's heap, as Spark's driver has
 
@@ -89,14 +86,13 @@ def install() -> dict[str, str]:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
             ready.touch()
         if not jar.exists():
-            jar.parent.mkdir(parents=True, exist_ok=True)
-            part = jar.with_suffix(".part")
-            with urllib.request.urlopen(f"{MAVEN}/flink-sql-parquet/{VERSION}/{jar.name}", timeout=60) as found:
-                part.write_bytes(found.read())
-            part.rename(jar)
+            artifact = f"-Dartifact=org.apache.flink:flink-sql-parquet:{VERSION}"
+            command = ["mvn", "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={jar.parent}"]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.SubprocessError as error:
-        raise NoFlink(f"the installation failed: {error} {getattr(error, 'stderr', '') or ''}".strip()[:2000]) from error
-    except (URLError, OSError) as error:
+        told = "".join(getattr(error, name, None) or "" for name in ("stdout", "stderr"))
+        raise NoFlink(f"the installation failed: {error} {told}".strip()[:2000]) from error
+    except OSError as error:
         raise NoFlink(f"the installation failed: {error}") from error
     sparks = Path(pyspark.__file__).parent / "jars"
     borrowed = [next(sparks.glob(f"{name}-[0-9]*.jar")) for name in ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")]

@@ -12,10 +12,10 @@ import dagster as dg
 from backfill_platform.core.gaps import Gap
 from backfill_platform.core.hours import partition_key
 from backfill_platform.core.plan import WAREHOUSE
-from backfill_platform.errors import BackfillError, UsageError
+from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.attention import TEXTS, evaluation, judged
 from backfill_platform.orchestration.event_log import batched
-from backfill_platform.orchestration.partitions import hours_of_tags
+from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.detect import survey
@@ -36,9 +36,7 @@ def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
     )
     def look(context: dg.AssetCheckExecutionContext, connections: dg.ResourceParam[Connections]):  # type: ignore[no-untyped-def]
         try:
-            hours = hours_of_tags(context.run.tags)
-            if hours is None:
-                raise UsageError("choose the hours to look at: a partition, or a range of them")
+            hours = chosen_hours(context.run.tags)
             with closing(connections.warehouse()) as warehouse:
                 found = survey(pipeline, hours, connections.lake(), warehouse, connections.loading, now=datetime.now(UTC))
         except BackfillError as error:

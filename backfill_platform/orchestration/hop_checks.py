@@ -10,10 +10,10 @@ from datetime import datetime
 import dagster as dg
 
 from backfill_platform.core.hours import partition_key
-from backfill_platform.errors import BackfillError, UsageError
+from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.attention import judged
 from backfill_platform.orchestration.event_log import batched
-from backfill_platform.orchestration.partitions import hours_of_tags
+from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.hops import REPLAY_COUNTS, newest_hops
@@ -35,9 +35,7 @@ def hop_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
     )
     def count(context: dg.AssetCheckExecutionContext, connections: dg.ResourceParam[Connections]):  # type: ignore[no-untyped-def]
         try:
-            hours = hours_of_tags(context.run.tags)
-            if hours is None:
-                raise UsageError("choose the hours to look at: a partition, or a range of them")
+            hours = chosen_hours(context.run.tags)
             with closing(connections.warehouse()) as warehouse:
                 wrong, seen = show_counts(context.op_execution_context, pipeline, Ledger(warehouse), list(hours))
         except BackfillError as error:

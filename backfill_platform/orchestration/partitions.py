@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from backfill_platform.core.hours import HOUR, HourRange, parse_hour, partition_key
-from backfill_platform.errors import SettingsError
+from backfill_platform.errors import SettingsError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 
 _START_TAG, _END_TAG = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
@@ -48,3 +48,11 @@ def hours_of_tags(tags: Mapping[str, str]) -> HourRange | None:
     if first is None:
         return None
     return HourRange(parse_hour(first), parse_hour(tags.get(_END_TAG, first)) + HOUR)
+
+
+def chosen_hours(tags: Mapping[str, str]) -> HourRange:
+    """The hours that a run was launched for. Raises UsageError where it has none."""
+    hours = hours_of_tags(tags)
+    if hours is None:
+        raise UsageError("choose the hours to look at: a partition, or a range of them")
+    return hours

@@ -5,7 +5,7 @@ Launching them, from the launchpad or by GraphQL's `launchRun`, is the request f
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import version
 
 import dagster as dg
@@ -80,8 +80,8 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
         spark: LazyPySparkResource,
         connections: dg.ResourceParam[Connections],
     ) -> dg.Output[dict[str, object]]:
-        asked = Request.from_tags(context.run.tags)
         with _as_failures(), closing(connections.warehouse()) as warehouse, closing(connections.cluster()) as cluster:
+            asked = Request.from_tags(context.run.tags)
             hours, ledger = HourRange.parse(config.start, config.end), Ledger(warehouse)
             chosen = (pipeline, *(find_pipeline(pipelines, name) for name in config.beside))
             # A run that is launched again after a failure goes on with the messages of the first.
@@ -145,8 +145,8 @@ def drain_job(pipeline: Pipeline) -> dg.JobDefinition:
     def consume(
         context: dg.OpExecutionContext, config: DrainConfig, connections: dg.ResourceParam[Connections]
     ) -> dg.Output[dict[str, object]]:
-        asked = Request.from_tags(context.run.tags)
         with _as_failures(), closing(connections.warehouse()) as warehouse, closing(connections.cluster()) as cluster:
+            asked = Request.from_tags(context.run.tags)
             report = drain_topic(
                 pipeline,
                 cluster,
@@ -187,10 +187,7 @@ class _Teller:
     def __call__(self, one: Progress) -> None:
         if one.seconds - self._told >= _TELL_SECONDS or one.acknowledged == one.total:
             self._told = one.seconds
-            left = "" if one.seconds_left is None else f", {timedelta(seconds=round(one.seconds_left))} left"
-            held = f"; paused: {one.paused}" if one.paused else ""
-            done = f"{one.acknowledged:,} of {one.total:,} messages, {one.per_second:,.0f} per second"
-            self._context.log.info(f"{done}{left}{held}")
+            self._context.log.info(str(one))
 
 
 @contextmanager

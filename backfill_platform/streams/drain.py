@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random_exponential
 
 from backfill_platform.errors import KafkaUnavailable, TakenOver
 from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, Log, kafka_errors, may_pass, translated
@@ -139,12 +139,13 @@ def _is_alive(cluster: Cluster, name: str) -> bool:
     A coordinator that dies while we join leaves a membership behind that shuts us out, too. Nobody answers for it, so it ends
     after the time that a session has. So does that of a drain that took over and is done: it leaves us nothing to do.
     """
-    deadline = time.monotonic() + 1.5 * _SESSION_MS / 1000
-    while cluster.has_member(_group(name), name):
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(0.5)
-    return False
+    wait = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_delay(1.5 * _SESSION_MS / 1000),
+        wait=wait_fixed(0.5),
+        retry_error_callback=lambda state: True,
+    )
+    return wait(cluster.has_member, _group(name), name)
 
 
 def _group(name: str) -> str:

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -56,6 +57,11 @@ class Progress:
     def seconds_left(self) -> float | None:
         """At the pace so far; None before there is one."""
         return (self.total - self.acknowledged) / self.per_second if self.per_second else None
+
+    def __str__(self) -> str:
+        left = "" if self.seconds_left is None else f", {timedelta(seconds=round(self.seconds_left))} left"
+        held = f"; paused: {self.paused}" if self.paused else ""
+        return f"{self.acknowledged:,} of {self.total:,} messages, {self.per_second:,.0f} per second{left}{held}"
 
 
 @dataclass(frozen=True)
