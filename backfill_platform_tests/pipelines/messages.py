@@ -140,15 +140,23 @@ def send(producer: Any, topic: str, visits: Iterable[Visit]) -> None:
     assert not problems, problems
 
 
-def sessions_of(visits: Iterable[Visit]) -> dict[tuple[str, datetime], tuple[datetime, int, int]]:
+Key = tuple[str, datetime]
+Session = tuple[datetime, int, int]
+
+
+def sessions_of(visits: Iterable[Visit]) -> dict[Key, Session]:
     """What plain Python makes of visits, each once: (user, start) -> (end, visits, sum of numbers)."""
-    found: dict[tuple[str, datetime], tuple[datetime, int, int]] = {}
-    latest: dict[str, tuple[str, datetime]] = {}
-    for visit in sorted({replace(one, sent=None) for one in visits}, key=lambda one: one.seconds):
+    found: dict[Key, Session] = {}
+    add_visits(found, {}, sorted({replace(one, sent=None) for one in visits}, key=lambda one: one.seconds))
+    return found
+
+
+def add_visits(found: dict[Key, Session], latest: dict[str, Key], visits: Iterable[Visit]) -> None:
+    """Continue the latest session of each user by visits in order, or begin a new one after the gap."""
+    for visit in visits:
         key = latest.get(visit.user)
         if key is None or visit.at - found[key][0] >= GAP:
             key = latest[visit.user] = (visit.user, visit.at)
             found[key] = (visit.at, 0, 0)
         _, count, total = found[key]
         found[key] = (visit.at, count + 1, total + visit.number)
-    return found

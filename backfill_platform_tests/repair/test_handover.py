@@ -13,13 +13,12 @@ from backfill_platform.repair.handover import hand_over, session_table
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
-from backfill_platform_tests.pipelines.messages import GAP, T0, Visit, pipeline_over, send, sessions_of
+from backfill_platform_tests.pipelines.messages import GAP, T0, Session, Visit, add_visits, pipeline_over, send, sessions_of
+from backfill_platform_tests.repair.replays import read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
-from backfill_platform_tests.repair.test_replay_topic import read_all
 from backfill_platform_tests.repair.world import World
 
 EDGE = T0 + 2 * HOUR
-Session = tuple[datetime, int, int]
 
 
 def go_on(states: list[dict[str, Any]], later: list[Visit]) -> dict[tuple[str, datetime], Session]:
@@ -31,13 +30,7 @@ def go_on(states: list[dict[str, Any]], later: list[Visit]) -> dict[tuple[str, d
         key = (row["user"], datetime.fromisoformat(row["started_at"]))
         found[key] = (datetime.fromisoformat(row["ended_at"]), row["visits"], row["numbers"])
         open_[row["user"]] = key
-    for visit in later:
-        known = open_.get(visit.user)
-        if known is None or visit.at - found[known][0] >= GAP:
-            known = open_[visit.user] = (visit.user, visit.at)
-            found[known] = (visit.at, 0, 0)
-        _, count, total = found[known]
-        found[known] = (visit.at, count + 1, total + visit.number)
+    add_visits(found, open_, later)
     return found
 
 

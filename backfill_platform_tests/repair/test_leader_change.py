@@ -21,8 +21,8 @@ from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.fixtures_warehouse import wait_until
 from backfill_platform_tests.pipelines import messages
 from backfill_platform_tests.pipelines.messages import pipeline_over, send
+from backfill_platform_tests.repair.replays import do, read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
-from backfill_platform_tests.repair.test_replay_topic import do, read_all
 from backfill_platform_tests.repair.world import World
 
 pytestmark = pytest.mark.slow

@@ -1,26 +1,21 @@
 """Hours of the lake go to a backfill topic and from there to whoever drains it: real broker, real lake, real warehouse."""
 
 import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from backfill_platform.core.hours import HOUR, HourRange
+from backfill_platform.core.hours import HOUR
 from backfill_platform.core.pacing import Limits
-from backfill_platform.errors import CheckFailed, PreconditionError, TakenOver, UsageError
-from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.repair import replay as replaying
-from backfill_platform.repair.drain import drain_topic
-from backfill_platform.repair.replay import HourCount, Replay, replay
+from backfill_platform.repair.replay import Replay
 from backfill_platform.streams import replay as sending
-from backfill_platform.streams.drain import Message, Outgoing
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform.streams.replay import Options, Progress, positions
 from backfill_platform.streams.selection import Selection
@@ -28,65 +23,14 @@ from backfill_platform_tests.events import Click, random_clicks
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send, sessions_of
+from backfill_platform_tests.repair.replays import HOURS, ask, do, landed, read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
 from backfill_platform_tests.repair.world import World
-
-HOURS = 4
 
 
 @pytest.fixture
 def world(tmp_path: Path, spark: Any, warehouse: Any, broker: Broker, topics: Cluster) -> World:
-    """Four hours of visits in a topic, landed."""
-    topic = broker.topic(partitions=3)
-    send(broker.producer(), topic, some_visits(7, 400, HOURS))
-    made = World(tmp_path, spark, warehouse, pipeline_over(topic, HOURS), open_lake(tmp_path), lambda: topics)
-    landed = made.run([made.pipeline.raw.table.path])
-    assert all(not one.error for hours in landed.values() for one in hours.values())
-    return made
-
-
-def ask(world: World, first: int = 0, last: int = HOURS, *, name: str = "repair-1", **options: Any) -> Replay:
-    pipelines = options.pop("pipelines", (world.pipeline,))
-    return Replay(name, pipelines, HourRange(T0 + first * HOUR, T0 + last * HOUR), **options)
-
-
-def do(
-    world: World, cluster: Cluster, asked: Replay, tell: Callable[[Progress], None] = lambda progress: None
-) -> list[HourCount]:
-    return replay(
-        asked,
-        lambda: world.spark,
-        world.lake,
-        cluster,
-        world.context().ledger,
-        lambda: datetime.now(UTC),
-        every=asked.pipelines,
-        say=lambda text: None,
-        tell=tell,
-    )
-
-
-def read_all(cluster: Cluster, topic: str) -> list[Any]:
-    """All committed messages of a topic, in the order of each partition."""
-    consumer = Consumer(
-        {
-            **cluster.config,
-            "group.id": "t",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in cluster.partitions(topic)])
-    found, left = [], set(cluster.partitions(topic))
-    while left:
-        for message in consumer.consume(1000, 0.5):
-            if message.error() is None:
-                found.append(message)
-            else:
-                left.discard(message.partition())
-    consumer.close()
-    return found
+    return landed(tmp_path, spark, warehouse, broker, topics)
 
 
 def moments(messages: list[Any]) -> dict[int, list[int]]:
@@ -257,112 +201,6 @@ def test_rows_of_files_are_sent_as_json_by_their_session_key(
     found = Counter((int(one.key()), json.loads(one.value())["event_time"][:19]) for one in sent)
     assert found == Counter(map(known, clicks))
     assert all(len({one.partition() for one in sent if one.key() == key}) == 1 for key in {one.key() for one in sent})
-
-
-def drained(world: World, cluster: Cluster, name: str = "drain-1", **options: Any) -> Any:
-    pipeline: Pipeline = options.pop("pipeline", world.pipeline)
-    return drain_topic(
-        pipeline,
-        cluster,
-        world.warehouse,
-        name=f"{name}-{world.pipeline.name}",
-        clock=lambda: datetime.now(UTC),
-        tell=lambda done, total: None,
-        **options,
-    )
-
-
-def test_a_drain_ends_by_itself_and_all_three_counts_agree(world: World, topics: Cluster) -> None:
-    do(world, topics, ask(world))
-    report = drained(world, topics)
-    assert report.drained.handled == 400
-    assert sum(one.persisted for one in report.hours) == 400
-    assert all(one.agree and one.selected for one in report.hours)
-    again = drained(world, topics)
-    assert (again.drained.handled, again.hours) == (0, report.hours)
-    kept = world.warehouse.rows(
-        "SELECT payload FROM backfill.drained FINAL WHERE drain = {name:String}",
-        parameters={"name": f"drain-1-{world.pipeline.name}"},
-        doing="looking",
-    )
-    assert Counter(payload.encode() if isinstance(payload, str) else payload for (payload,) in kept) == Counter(
-        one.payload for one in some_visits(7, 400, HOURS)
-    )
-
-
-def test_counts_that_disagree_fail_the_drain(world: World, topics: Cluster, broker: Broker) -> None:
-    do(world, topics, ask(world))
-    topic = world.pipeline.source.backfill_topic
-    headers = [("backfill-repair", b"repair-1"), ("backfill-hour", b"2026-03-01T11"), ("backfill-position", b"9999")]
-    producer = broker.producer()
-    producer.produce(topic, b"nobody selected this", headers=headers)
-    producer.flush()
-    with pytest.raises(CheckFailed, match=r"2026-03-01T11: (\d+) selected, \1 acknowledged"):
-        drained(world, topics)
-    entries = world.context().ledger.read(target=f"kafka/{topic}")
-    assert {one.hour for one in entries if one.mode == "drain" and one.status == "refused"} == {T0 + HOUR}
-
-
-def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics: Cluster, broker: Broker) -> None:
-    do(world, topics, ask(world))
-    onward = broker.topic(partitions=1)
-    calls = 0
-
-    class Died(Exception):
-        pass
-
-    def upper(messages: Any) -> Iterator[Outgoing]:
-        nonlocal calls
-        calls += 1
-        for n, one in enumerate(messages):
-            if calls == 1 and n == 100:
-                raise Died
-            yield Outgoing(onward, one.value.upper(), one.key)
-
-    pipeline = replace(world.pipeline, handlers={"upper": upper})
-    with pytest.raises(Died):
-        drained(world, topics, pipeline=pipeline, handler="upper")
-    report = drained(world, topics, pipeline=pipeline, handler="upper")
-    assert all(one.agree for one in report.hours)
-    assert Counter(one.value() for one in read_all(topics, onward)) == Counter(
-        one.payload.upper() for one in some_visits(7, 400, HOURS)
-    )
-    with pytest.raises(UsageError, match="it has persist, upper"):
-        drained(world, topics, pipeline=pipeline, handler="lower")
-
-
-def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) -> None:
-    do(world, topics, ask(world))
-    begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
-    ended: list[BaseException | Any] = []
-
-    def waits(messages: list[Message]) -> list[Outgoing]:
-        begun.set()
-        assert go_on.wait(60)
-        return []
-
-    def lets_go(messages: list[Message]) -> list[Outgoing]:
-        go_on.set()
-        assert told.wait(60)  # it is at work for longer than a session lives without it
-        return []
-
-    pipeline = replace(world.pipeline, handlers={"waits": waits, "lets_go": lets_go})
-
-    def first() -> None:
-        try:
-            ended.append(drained(world, topics, pipeline=pipeline, handler="waits"))
-        except BaseException as error:  # noqa: BLE001
-            ended.append(error)
-        told.set()
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert begun.wait(60)
-    second = drained(world, topics, pipeline=pipeline, handler="lets_go")
-    thread.join(60)
-    assert isinstance(ended[0], TakenOver), ended
-    assert second.drained.handled == 400
-    assert sum(one.persisted for one in second.hours) == 400
 
 
 def test_limits_are_changed_and_pauses_ended_while_it_runs(world: World, topics: Cluster) -> None:
