@@ -19,8 +19,10 @@ from backfill_platform.core.tables import Table
 from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import Lake, quarantine_of
 from backfill_platform.repair.outcomes import CheckResult, Rows
-from backfill_platform.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name, is_good
+from backfill_platform.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
 from backfill_platform.spark.hours import within
+from backfill_platform.spark.reader import spark_schema
+from backfill_platform.spark.sift import EPOCH, PAYLOAD, Sifted
 from backfill_platform.spark.writer import write_by_hour
 
 if TYPE_CHECKING:
@@ -142,24 +144,35 @@ def write_and_audit(
     """Stage the marked rows of `hours` on the branch `repair`, good ones and rejects, and audit every hour.
 
     `payload` is what a quarantine row keeps of a rejected one; `measures` are integer aggregates over the good rows of an hour.
+    What is judged are the files that were written. Raises CheckFailed when a row has no hour.
     """
-    marked = marked.persist()
-    try:
-        judged = judge(marked, table, rules, measures, payload)
-        judged = _ask_pandera(marked, table, rules, judged)
-        _stage(marked.where(is_good()).select(*table.column_names), lake, table, hours, repair, sort_by)
-        rejects = quarantine_of(table)
+    spark, schema, rejects = marked.sparkSession, spark_schema(table), quarantine_of(table)
+    with Sifted(marked, table.hour, hours, payload) as sifted:
+        files = _write(sifted.good.select(*table.column_names), lake, table, hours, repair, sort_by)
+        uris = [uri for written in files.values() for uri in written]
+        stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+        judged = judge(sifted, stored, table, rules, measures)
+        lake.stage(table, repair, hours, files)
         reason = F.concat_ws("; ", FAILED).alias("reason")
-        rejected = marked.where(~is_good()).select(F.col(table.hour).alias("hour"), reason, payload.alias("payload"))
-        if any(found.failures for found in judged.values()):
-            _stage(rejected, lake, rejects, hours, repair, ())
-        else:
-            lake.stage(rejects, repair, hours, {})
-    finally:
-        marked.unpersist()
+        set_aside = {}
+        if sifted.rejects is not None:
+            rows = sifted.rejects.select(F.timestamp_seconds(EPOCH).alias(rejects.hour), reason, PAYLOAD)
+            set_aside = _write(rows, lake, rejects, hours, repair, ())
+        lake.stage(rejects, repair, hours, set_aside)
+        audits = _with_files(judged, lake, table, hours, repair)
+        if not all(audit.adds_up for audit in audits.values()):
+            computed = sifted.counted_anew().by_hour
+            audits = {hour: replace(audit, computed=computed.get(hour, 0)) for hour, audit in audits.items()}
+    return audits
+
+
+def _with_files(
+    judged: Mapping[datetime, HourAudit], lake: Lake, table: Table, hours: Collection[datetime], repair: str
+) -> dict[datetime, HourAudit]:
+    """The audits with the rows that the files of the branch have, by the lake's metadata."""
     covering = HourRange.covering(hours)
     written = lake.rows_by_hour(table, covering, branch=repair)
-    quarantined = lake.rows_by_hour(rejects, covering, branch=repair)
+    quarantined = lake.rows_by_hour(quarantine_of(table), covering, branch=repair)
     return {
         hour: replace(judged.get(hour, HourAudit()), written=written.get(hour, 0), quarantined=quarantined.get(hour, 0))
         for hour in hours
@@ -172,37 +185,35 @@ def promote(lake: Lake, table: Table, hours: Collection[datetime], repair: str) 
     lake.promote(table, repair, hours)
 
 
-def _stage(
+def _write(
     rows: DataFrame, lake: Lake, table: Table, hours: Collection[datetime], repair: str, sort_by: tuple[str, ...]
-) -> None:
+) -> dict[datetime, list[str]]:
     # A repair may write a table several times, each time other hours.
     folder = f"{lake.data_uri(table, repair)}/{format_hour(min(hours))}"
-    files = write_by_hour(rows, folder, hour=table.hour, sort_by=sort_by)
-    lake.stage(table, repair, hours, files)
+    return write_by_hour(rows, folder, hour=table.hour, sort_by=sort_by)
 
 
 def judge(
-    marked: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column], payload: Column
+    sifted: Sifted, good: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]
 ) -> dict[datetime, HourAudit]:
-    """Counts, failures with samples, hour rules and measures of each hour: in one pass where all rows are good."""
-    counts = (F.count("*").alias("computed"), F.count_if(~is_good()).alias("rejected"))
-    over_good = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
-    over_good += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
+    """Counts, failures with samples, hour rules and measures of each hour.
+
+    `good` are the good rows as they were written, or as they come. Raises CheckFailed when a row has no hour.
+    """
+    aggregates = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
+    aggregates += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
     # 32 bits of each hash, so that the sum of two billion rows is still a bigint.
-    over_good.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
-    found_rows = marked.groupBy(_epoch(table)).agg(*counts, *over_good).collect()
-    if homeless := sum(row["computed"] for row in found_rows if row["epoch"] is None):
-        raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was written")
-    by_hour = {_utc(row): row for row in found_rows}
-    verdicts, failures = by_hour, {}
-    if any(row["rejected"] for row in by_hour.values()):
-        failures = _failures(marked, table, payload)
-        verdicts = {_utc(row): row for row in marked.where(is_good()).groupBy(_epoch(table)).agg(*over_good).collect()}
+    aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
+    verdicts = {_utc(row): row for row in good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(*aggregates).collect()}
+    counts = sifted.counts()
+    if counts.homeless:
+        raise CheckFailed(f"{table}: {counts.homeless} rows have no {table.hour}; nothing was published")
+    failures = {} if sifted.rejects is None else _failures(sifted.rejects)
     audits = {}
-    for hour, row in by_hour.items():
+    for hour, computed in counts.by_hour.items():
         found, failed = verdicts.get(hour), failures.get(hour, {})
         audits[hour] = HourAudit(
-            computed=row["computed"],
+            computed=computed,
             failures={rule.name: failed[rule.name][0] for rule in rules.rows if rule.name in failed},
             samples={rule.name: failed[rule.name][1] for rule in rules.rows if rule.name in failed},
             # An hour without a good row has no verdict; it is refused as a whole.
@@ -210,21 +221,21 @@ def judge(
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
             content=0 if found is None or found["content"] is None else found["content"],
         )
-    return audits
+    return _ask_pandera(good, table, rules, audits)
 
 
-def _failures(marked: DataFrame, table: Table, payload: Column) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
+def _failures(rejected: DataFrame) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
     """For each hour and row rule how many rows failed it, and the first few of them, the same ones whoever computes them."""
-    rejected = marked.where(~is_good()).select(_epoch(table), F.explode(FAILED).alias("rule"), payload.alias("payload"))
-    first = F.min_by(F.left("payload", F.lit(_SAMPLE_LETTERS)), "payload", _SAMPLE_ROWS)
+    by_rule = rejected.select(EPOCH, F.explode(FAILED).alias("rule"), PAYLOAD)
+    first = F.min_by(F.left(PAYLOAD, F.lit(_SAMPLE_LETTERS)), PAYLOAD, _SAMPLE_ROWS)
     failures: dict[datetime, dict[str, tuple[int, tuple[str, ...]]]] = {}
-    for row in rejected.groupBy("epoch", "rule").agg(F.count("*").alias("rows"), first.alias("samples")).collect():
+    for row in by_rule.groupBy(EPOCH, "rule").agg(F.count("*").alias("rows"), first.alias("samples")).collect():
         failures.setdefault(_utc(row), {})[row["rule"]] = (row["rows"], tuple(row["samples"]))
     return failures
 
 
 def _ask_pandera(
-    marked: DataFrame, table: Table, rules: Rules, judged: Mapping[datetime, HourAudit]
+    good: DataFrame, table: Table, rules: Rules, judged: Mapping[datetime, HourAudit]
 ) -> dict[datetime, HourAudit]:
     """The audits with the verdicts of pandera on the good rows of each hour: no chunking of a range changes them."""
     if not rules.by_pandera:
@@ -233,16 +244,12 @@ def _ask_pandera(
     _log.warning("%s: %s: checked by pandera, in %d extra passes", table, names, len(rules.by_pandera) * len(judged))
     found = {}
     for hour, audit in judged.items():
-        rows = marked.where(is_good() & (F.col(table.hour) == F.lit(hour))).select(*table.column_names)
+        rows = good.where(F.col(table.hour) == F.lit(hour)).select(*table.column_names)
         errors = {rule.name: rule.find_error(rows)[:_SAMPLE_LETTERS] for rule in rules.by_pandera}
         found[hour] = replace(audit, broken={**audit.broken, **{name: error for name, error in errors.items() if error}})
     return found
 
 
-def _epoch(table: Table) -> Column:
-    # Collected as a number: PySpark turns collected timestamps into the machine's local time.
-    return F.unix_seconds(table.hour).alias("epoch")
-
-
 def _utc(row: Any) -> datetime:
-    return datetime.fromtimestamp(row["epoch"], UTC)
+    # Collected as a number: PySpark turns collected timestamps into the machine's local time.
+    return datetime.fromtimestamp(row[EPOCH], UTC)

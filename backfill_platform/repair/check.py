@@ -26,6 +26,7 @@ from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, CheckResult
 from backfill_platform.repair.publish import DIFFERENCES, MATCHES_LAKE
 from backfill_platform.spark.checks import ROWS_VALID, mark_failures
 from backfill_platform.spark.reader import spark_schema
+from backfill_platform.spark.sift import Sifted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +95,8 @@ def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]
     if files := [file for file in files if file.hour not in lost]:
         rows = context.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
         marked = mark_failures(rows, rules)
-        audits = judge(marked, table, rules, {}, F.to_json(F.struct(*table.column_names)))
+        with Sifted(marked, table.hour, there, F.to_json(F.struct(*table.column_names))) as sifted:
+            audits = judge(sifted, sifted.good, table, rules, {})
     rejects = context.lake.rows_by_hour(quarantine_of(table), hours)
     written = context.lake.rows_by_hour(table, hours)
     outcomes = []

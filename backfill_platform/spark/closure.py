@@ -29,6 +29,7 @@ Read = Callable[[datetime, datetime], "DataFrame"]
 
 _EDGES_AT_ONCE = 3  # seven gaps, then as far as sixty-three: few jobs, and a busy stream is not read to its cap for nothing
 _GAPS_BACK = 7
+_FURTHER_BACK = 9
 _STARTED = "_started"
 _LAST = "_last"  # microseconds: as a timestamp it would come back in the machine's local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +96,7 @@ def follow(
     while (still is None or still.num_rows) and (ahead_of := list(islice(edges, _EDGES_AT_ONCE))):
         if still is None:
             first = ahead_of[0]
-            found = _open_at(first, read, ahead, time, hours, start, ahead_of[-1])
+            found = _open_at(spark, first, read, ahead, time, hours, start, ahead_of[-1])
         else:
             found = _go_on(spark, still, read(reached, ahead_of[-1]), ahead, time)
         for reached in ahead_of:
@@ -111,27 +112,39 @@ def follow(
 
 
 def _open_at(
-    edge: datetime, read: Read, ahead: UntilClosed, time: str, hours: HourRange, start: datetime, end: datetime
+    spark: SparkSession,
+    edge: datetime,
+    read: Read,
+    ahead: UntilClosed,
+    time: str,
+    hours: HourRange,
+    start: datetime,
+    end: datetime,
 ) -> pa.Table:
     """The sessions that start in `hours` and are open at the edge, with their ends as far as events before `end` tell them.
 
-    One that goes on beyond the hours has an event within a gap of their end: only keys that do are looked at. Of a long range
-    it mostly takes the last hours to see where they start; else all of it is read.
+    One that goes on beyond the hours has an event within a gap of their end, and one within a gap of the edge: only keys that
+    have both are looked at. It mostly takes the last hours to see where they start; further back it is looked for the rest.
     """
     seam = min(hours.end, edge)
-    near = read(max(start, seam - ahead.gap), seam).select(ahead.key).distinct()
-
-    def look(begin: datetime) -> pa.Table:
-        events = read(begin, end).select(ahead.key, time).join(F.broadcast(near), ahead.key, "left_semi")
+    around = (
+        read(max(start, seam - ahead.gap), edge).groupBy(ahead.key).agg(F.min(time).alias("_first"), F.max(time).alias(_LAST))
+    )
+    keys = around.where((F.col("_first") < F.lit(seam)) & (F.col(_LAST) >= F.lit(edge - ahead.gap))).select(ahead.key)
+    known, back = [], _GAPS_BACK
+    while True:
+        begin = max(start, seam - back * ahead.gap)
+        events = read(begin, end).select(ahead.key, time).join(F.broadcast(keys), ahead.key, "left_semi")
         sessions = _sessions(events, ahead, time).where(within(SESSION_START, hours))
         found = sessions.where(F.col(_LAST) > F.lit(_moment(edge) - _length(ahead.gap)))
-        return _collected(found.select(ahead.key, _LAST, micros(F.col(SESSION_START)).alias(_STARTED)))
-
-    begin = max(start, seam - _GAPS_BACK * ahead.gap)
-    found = look(begin)
-    if begin > start and pc.any(pc.less(found[_STARTED], _moment(begin + ahead.gap))).as_py():
-        found = look(start)  # one may have begun before what was read
-    return found.drop_columns(_STARTED)
+        table = _collected(found.select(ahead.key, _LAST, micros(F.col(SESSION_START)).alias(_STARTED)))
+        # One whose first event comes within a gap of where reading began may have begun before.
+        certain = pc.greater_equal(table[_STARTED], _moment(start if begin == start else begin + ahead.gap))
+        known.append(table.filter(certain).drop_columns(_STARTED))
+        doubtful = table.filter(pc.invert(certain)).select([ahead.key])
+        if not doubtful.num_rows:
+            return pa.concat_tables(known)
+        keys, back = spark.createDataFrame(doubtful), back * _FURTHER_BACK
 
 
 def _go_on(spark: SparkSession, still: pa.Table, more: DataFrame, ahead: UntilClosed, time: str) -> pa.Table:

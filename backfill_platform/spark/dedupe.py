@@ -6,7 +6,6 @@ column, so that the two can disagree.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HOUR, HourRange
+from backfill_platform.core.hours import HourRange
 from backfill_platform.spark.hours import within
-from backfill_platform.spark.observed import observed
+from backfill_platform.spark.observed import by_hour, counted_by_hour, hour_number, observed
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _COPY = "_copy"
 
@@ -50,10 +49,8 @@ class Deduplicated:
         seen = observed(self._seen)
         if seen is None:
             return None
-        copies: Counter[datetime] = Counter()
-        for one in seen["copies"] or ():
-            copies[self._hours.start + round(one["x"]) * HOUR] += int(one["y"])
-        number = _hour_number(self._time, self._hours).alias("number")
+        copies = by_hour(seen["copies"], self._hours)
+        number = hour_number(self._time, self._hours).alias("number")
         found = {row["number"]: row["count"] for row in self._all.groupBy(number).count().collect()}
         read = {hour: found[n] for n, hour in enumerate(self._hours) if n in found}
         kept = {hour: rows - copies[hour] for hour, rows in read.items()}
@@ -77,13 +74,7 @@ def without_duplicates(
     for name in rest:
         copy = copy & F.col(name).eqNullSafe(F.lag(name).over(in_order))
     marked = rows.withColumn(_COPY, copy)
-    # The histogram is exact: with a bin to spare for the hours there are, it only ever merges bins of one hour. Their middle is
-    # then off by a rounding error, so the hours are told apart by whole numbers.
-    copies = F.when(F.col(_COPY) & within(time, covering), _hour_number(time, covering).cast("double"))
-    by_hour = F.histogram_numeric(copies, F.lit(len(covering) + 1)).alias("copies")
-    counted = marked.observe(seen, F.count("*").alias("events"), by_hour)
+    copies = F.when(F.col(_COPY) & within(time, covering), hour_number(time, covering))
+    by_number = counted_by_hour(copies, covering).alias("copies")
+    counted = marked.observe(seen, F.count("*").alias("events"), by_number)
     return Deduplicated(counted.where(~F.col(_COPY)).select(*rows.columns), rows, time, covering, seen)
-
-
-def _hour_number(time: str, hours: HourRange) -> Column:
-    return F.floor((F.unix_seconds(time) - int(hours.start.timestamp())) / 3600)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pandera.pyspark import dataframe_check
 from pyspark.sql import functions as F
 
 from backfill_platform.core.contract import Contract
@@ -14,6 +15,7 @@ from backfill_platform.core.uris import local_path
 from backfill_platform.orchestration.assets import check_specs
 from backfill_platform.orchestration.gap_checks import gap_checks
 from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.pipelines.clickstream import Sessions
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.check import Checked, Verdict, check
 from backfill_platform.repair.hops import REPLAY_COUNTS
@@ -23,7 +25,7 @@ from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.repair.world import World, with_rule
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 HOURS = 3
 SPAN = HourRange(hour(0), hour(HOURS))
@@ -92,6 +94,22 @@ def test_rows_that_meet_the_rules_no_longer_fail_their_hour(world: World) -> Non
     name = (f"transformed/{world.sessions}", "rows_valid")
     assert verdicts(found, Verdict.FAILED)[name] == [0, 1, 2]
     assert "no long sessions" in found[name].hours[hour(0)][1]
+
+
+class FewSessions(Sessions):
+    """Sessions, of which an hour may have two: only pandera can tell."""
+
+    @dataframe_check
+    def _two_at_most(cls, frame: "DataFrame") -> bool:
+        return bool(frame.count() <= 2)
+
+
+def test_a_check_that_only_pandera_can_run_is_run(world: World) -> None:
+    sessions, hourly = world.pipeline.derived
+    found = checked(world, replace(world.pipeline, derived=(replace(sessions, schema=FewSessions), hourly)))
+    rows = world.lake.rows_by_hour(sessions.table)
+    assert min(rows.values()) > 2
+    assert verdicts(found, Verdict.FAILED)[f"transformed/{world.sessions}", "_two_at_most"] == [0, 1, 2]
 
 
 def test_lost_hours_and_files_fail_one_check_and_skip_the_others(world: World) -> None:

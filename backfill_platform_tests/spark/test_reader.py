@@ -106,25 +106,49 @@ def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "S
     assert [row["client"] for row in beyond] == [1]
 
 
-def test_what_seven_gaps_close_takes_one_look_and_what_the_cap_closes_two(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[int] = []
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many open sessions each look has found."""
+    found_by: list[int] = []
     collected = closure._collected
 
     def counting(*given: Any) -> Any:
         found = collected(*given)
-        looks.append(found.num_rows)
+        found_by.append(found.num_rows)
         return found
 
     monkeypatch.setattr(closure, "_collected", counting)
+    return found_by
+
+
+def test_what_seven_gaps_close_takes_one_look_and_what_the_cap_closes_two(
+    spark: "SparkSession", tmp_path: Path, looks: list[int]
+) -> None:
     for hours, expected in ((4, [2]), (6, [2, 1])):
         looks.clear()
         visit = [Click(1, second) for second in range(3000, hours * 3600, 1200)]
         files = Files(spark, tmp_path / f"{hours} hours", [*visit, Click(2, 3000), Click(2, 4000)])
         result = read(spark, files, HourRange(hour(0), hour(1)), WINDOW, hour(12))
         assert result.closure.still_open == 0
-        assert looks == expected, "the open sessions that each look has found"
+        assert looks == expected
+
+
+def test_only_sessions_that_may_have_begun_earlier_are_looked_for_further_back(
+    spark: "SparkSession", tmp_path: Path, looks: list[int]
+) -> None:
+    """Beyond the last seven gaps, 63 are looked at, then all of the range."""
+    end = 40
+    began = {1: -24, 2: 1, 3: 20, 4: 38, 5: 39}
+    clicks = [Click(client, s) for client, at in began.items() for s in range(at * 3600 + 60, (end + 1) * 3600, 1200)]
+    clicks += [Click(6, (end - 1) * 3600 + 1800), Click(7, end * 3600 + 60)]  # one does not go on, one begins after the hours
+    files = Files(spark, tmp_path / "events", clicks)
+    hours = HourRange(hour(0), hour(end))
+    result = read_range(
+        spark, EVENTS, files.plan, time="at", hours=hours, window=WINDOW, origin=hour(-30), horizon=hour(end + 9)
+    )
+    # Five are open; the first look knows where two of them begin, the second one more, and of the others one began before.
+    assert looks == [5, 3, 1]
+    assert (result.closure.cut_at_first_edge, result.closure.still_open) == (4, 0)
 
 
 def test_beyond_the_first_margin_only_events_of_the_open_sessions_are_read(spark: "SparkSession", tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Marked rows, parted into good ones and rejects while they are used for the first time.
+
+The action over the good rows counts all rows by hour and takes the rejects along, so that nothing is computed twice or kept in
+memory. Only where there are many rejects, or large ones, they are computed once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from backfill_platform.core.hours import HourRange
+from backfill_platform.spark.checks import FAILED, is_good
+from backfill_platform.spark.observed import by_hour, counted_by_hour, hour_number, observed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EPOCH, PAYLOAD = "epoch", "payload"
+_MOST = 1000  # rejects that are taken along by each task, of at most so many letters
+_LETTERS = 10_000
+_NUMBER, _REJECT, _ORDER = "_number", "_reject", "_order"
+_REJECTS = f"{EPOCH} bigint, {FAILED} array<string>, {PAYLOAD} string"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The rows of each hour, good or not, and those that have no hour."""
+
+    by_hour: dict[datetime, int]
+    homeless: int
+
+
+class Sifted:
+    """The good rows, for one action; after it, the counts of all rows, and the rejects.
+
+    A context manager: at its end it lets go of what had to be kept after all.
+    """
+
+    def __init__(self, marked: DataFrame, hour: str, hours: Collection[datetime], payload: Column) -> None:
+        """`payload` is what a reject is known by. Rows have an hour among `hours`, or none."""
+        self._marked, self._hour, self._hours, self._seen = marked, hour, HourRange.covering(hours), Observation()
+        self._kept: DataFrame | None = None
+        payload = payload.alias(PAYLOAD)
+        self._reject = F.struct(F.unix_seconds(hour).alias(EPOCH), FAILED, payload)
+        watched = marked.withColumn(_NUMBER, hour_number(hour, self._hours)).withColumn(
+            _REJECT, F.when(~is_good(), self._reject)
+        )
+        small = F.length(F.col(_REJECT)[PAYLOAD]) <= _LETTERS
+        watched = watched.withColumn(_ORDER, F.when(small, F.xxhash64(_REJECT))).observe(
+            self._seen,
+            F.count("*").alias("rows"),
+            F.count(_REJECT).alias("rejected"),
+            counted_by_hour(F.col(_NUMBER), self._hours).alias("by_hour"),
+            F.min_by(_REJECT, _ORDER, _MOST).alias("rejects"),
+        )
+        self.good = watched.where(F.col(_REJECT).isNull() & F.col(_NUMBER).isNotNull()).drop(_NUMBER, _REJECT, _ORDER)
+
+    @cached_property
+    def _found(self) -> dict[str, Any] | None:
+        return observed(self._seen)
+
+    def counts(self) -> Counts:
+        """What the action has seen; counted anew where Spark did not need the rows."""
+        if self._found is None:
+            return self.counted_anew()
+        by_number = dict(by_hour(self._found["by_hour"], self._hours))
+        return Counts(by_number, self._found["rows"] - sum(by_number.values()))
+
+    def counted_anew(self) -> Counts:
+        """The same by a pass of its own: a task that Spark has run twice was seen twice."""
+        # Collected as numbers: PySpark turns timestamps into the machine's local time.
+        found = self._marked.groupBy(F.unix_seconds(self._hour).alias(EPOCH)).count().collect()
+        rows = {row[EPOCH]: row["count"] for row in found}
+        homeless = rows.pop(None, 0)
+        return Counts({datetime.fromtimestamp(epoch, UTC): count for epoch, count in rows.items()}, homeless)
+
+    @cached_property
+    def rejects(self) -> DataFrame | None:
+        """The rejects with `epoch` (seconds of their hour), `_failed` and `payload`; None where there are none."""
+        found = self._found
+        if found is not None and not found["rejected"]:
+            return None
+        if found is not None and len(found["rejects"]) == found["rejected"]:
+            return self._marked.sparkSession.createDataFrame([tuple(one) for one in found["rejects"]], _REJECTS)
+        self._kept = self._marked.where(~is_good()).select(self._reject.alias(_REJECT)).select(f"{_REJECT}.*").persist()
+        return self._kept
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._kept is not None:
+            self._kept.unpersist()

@@ -1,0 +1,82 @@
+"""Rows parted by their marks: what one action sees of them, and what is computed once more."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from backfill_platform.spark import sift
+from backfill_platform.spark.checks import FAILED
+from backfill_platform.spark.sift import EPOCH, PAYLOAD, Sifted
+from backfill_platform_tests.events import hour
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+HOURS = [hour(0), hour(2)]
+Row = tuple["datetime | None", int, list[str]]
+GOOD: list[Row] = [(hour(0), 1, []), (hour(0), 2, []), (hour(2), 3, [])]
+BAD: list[Row] = [(hour(0), 4, ["odd"]), (hour(2), 5, ["odd", "late"]), (hour(2), 5, ["odd", "late"])]
+
+
+def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
+    return spark.createDataFrame(rows, f"hour timestamp, n long, {FAILED} array<string>").repartition(3)
+
+
+def sifted(spark: "SparkSession", rows: list[Row]) -> Sifted:
+    return Sifted(frame(spark, rows), "hour", HOURS, F.repeat(F.lit('é,"'), F.col("n").cast("int")))
+
+
+def rejected(found: Sifted) -> Counter[tuple[int, tuple[str, ...], str]]:
+    rows = [] if found.rejects is None else found.rejects.collect()
+    return Counter((row[EPOCH], tuple(row[FAILED]), row[PAYLOAD]) for row in rows)
+
+
+def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
+    return Counter((int(at.timestamp()), tuple(failed), 'é,"' * n) for at, n, failed in rows if at is not None)
+
+
+# Three rejects of five, fifteen and fifteen letters: taken along, too many of them, too large.
+@pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True)])
+def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, most: int, letters: int, computed_again: bool
+) -> None:
+    monkeypatch.setattr(sift, "_MOST", most)
+    monkeypatch.setattr(sift, "_LETTERS", letters)
+    with sifted(spark, GOOD + BAD) as found:
+        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
+        assert found.good.columns == ["hour", "n", FAILED]
+        assert found.counts() == found.counted_anew()
+        assert found.counts().by_hour == {hour(0): 3, hour(2): 3}
+        assert rejected(found) == expected(BAD)
+        assert found.rejects is not None
+        assert found.rejects.is_cached == computed_again
+        rejects = found.rejects
+    assert not rejects.is_cached
+
+
+def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession") -> None:
+    with sifted(spark, [*GOOD, (None, 6, [])]) as found:
+        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
+        assert found.counts() == found.counted_anew()
+        assert (found.counts().homeless, found.rejects) == (1, None)
+
+
+def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
+    with sifted(spark, GOOD + BAD) as found:
+        nobody = spark.createDataFrame([], "n long")
+        joined = found.good.join(nobody, "n").persist()
+        assert joined.agg(F.count("*")).collect()[0][0] == 0
+        joined.unpersist()
+        assert found.counts().by_hour == {hour(0): 3, hour(2): 3}
+        assert rejected(found) == expected(BAD)
+
+
+def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
+    with sifted(spark, []) as found:
+        assert found.good.collect() == []
+        assert (found.counts().by_hour, found.counts().homeless) == ({}, 0)
+        assert rejected(found) == Counter()
