@@ -45,6 +45,7 @@ PARTITIONS = 4
 BYTES = 300
 TURNS = 3
 SAME = "bare producer of the same messages, with their headers"
+BUSY = "bare consumer with the setting of ours, `fetch.queue.backoff.ms=5`"
 TARGETS = {"land": (100_000, 0.7), "replay": (60_000, 0.7)}
 
 
@@ -95,9 +96,12 @@ def bare_produce(broker: Broker, topic: str, values: list[bytes], *, headers: bo
     return len(values) / (time.perf_counter() - began)
 
 
-def bare_consume(broker: Broker, topic: str, count: int) -> float:
-    """Messages per second of a consumer loop that looks at every message."""
-    consumer = Consumer({**broker.config, "group.id": "bare", "enable.auto.commit": False, "isolation.level": "read_committed"})
+def bare_consume(broker: Broker, topic: str, count: int, **more: str) -> float:
+    """Messages per second of a consumer loop that looks at every message; `more` are settings, with `_` for `.`."""
+    settings = {name.replace("_", "."): value for name, value in more.items()}
+    consumer = Consumer(
+        {**broker.config, "group.id": "bare", "enable.auto.commit": False, "isolation.level": "read_committed", **settings}
+    )
     began = time.perf_counter()
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     seen = 0
@@ -189,6 +193,7 @@ def main() -> None:
             for turn in range(1, TURNS + 1):
                 once = {
                     "bare consumer": bare_consume(broker, bench.topic, count),
+                    BUSY: bare_consume(broker, bench.topic, count, fetch_queue_backoff_ms="5"),
                     "land": bench.land(turn),
                     "bare producer": bare_produce(broker, broker.topic(partitions=PARTITIONS), values),
                     SAME: bare_produce(broker, broker.topic(partitions=PARTITIONS), values, headers=True),
@@ -226,6 +231,9 @@ def report(figures: dict[str, list[float]], count: int) -> str:
         if name in bare:
             ratios = [ours / theirs for ours, theirs in zip(rates, figures[bare[name]], strict=True)]
             ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            if name == "land":
+                busy = statistics.median(ours / theirs for ours, theirs in zip(rates, figures[BUSY], strict=True))
+                ratio += f"; {busy:.2f} beside the one with our setting"
         lines.append(f"| {name} | {middle:,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) | {ratio} |")
     lines += [""]
     lines += [f"Target of {name}: {rate:,} messages/s and {ratio} of the bare loop." for name, (rate, ratio) in TARGETS.items()]

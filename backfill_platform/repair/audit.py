@@ -208,7 +208,7 @@ def judge(
     counts = sifted.counts()
     if counts.homeless:
         raise CheckFailed(f"{table}: {counts.homeless} rows have no {table.hour}; nothing was published")
-    failures = {} if sifted.rejects is None else _failures(sifted.rejects)
+    failures = {} if sifted.rejects is None else failures_of(sifted.rejects)
     audits = {}
     for hour, computed in counts.by_hour.items():
         found, failed = verdicts.get(hour), failures.get(hour, {})
@@ -224,7 +224,7 @@ def judge(
     return _ask_pandera(good, table, rules, audits)
 
 
-def _failures(rejected: DataFrame) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
+def failures_of(rejected: DataFrame) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
     """For each hour and row rule how many rows failed it, and the first few of them, the same ones whoever computes them."""
     by_rule = rejected.select(EPOCH, F.explode(FAILED).alias("rule"), PAYLOAD)
     first = F.min_by(F.left(PAYLOAD, F.lit(_SAMPLE_LETTERS)), PAYLOAD, _SAMPLE_ROWS)

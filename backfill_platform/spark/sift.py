@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 EPOCH, PAYLOAD = "epoch", "payload"
-_MOST = 1000  # rejects that are taken along by each task, of at most so many letters
-_LETTERS = 10_000
+_MOST = 10_000  # rejects that are taken along by each task, of at most so many letters
+_LETTERS = 2_000
 _NUMBER, _REJECT, _ORDER = "_number", "_reject", "_order"
 _REJECTS = f"{EPOCH} bigint, {FAILED} array<string>, {PAYLOAD} string"
 

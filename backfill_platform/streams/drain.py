@@ -101,6 +101,7 @@ def drain(
         consumer = Consumer(
             {
                 "fetch.wait.max.ms": "50",
+                "fetch.queue.backoff.ms": "5",  # by default a full queue waits for a second
                 "log_level": "2",
                 **cluster.config,
                 "group.id": _group(name),

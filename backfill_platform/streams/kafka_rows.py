@@ -110,6 +110,7 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
             "fetch.wait.max.ms": "50",
+            "fetch.queue.backoff.ms": "5",  # by default a full queue waits for a second: a fifth of the speed
             "log_level": "2",
             **reading.config,
             "group.id": "backfill-reads",  # needed by the client; nothing is committed
