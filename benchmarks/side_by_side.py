@@ -67,7 +67,6 @@ def main() -> None:
     parser.add_argument("--hours", type=int, help="of generated events, 24 by default")
     parser.add_argument("--events-per-hour", type=int, help="1,000,000 by default")
     parser.add_argument("--turns", type=int, help="of the contenders that are not slow, 3 by default")
-    parser.add_argument("--large", action="store_true", help="compare 10 and 50 million rows in ClickHouse as well")
     parser.add_argument("--no-flink", action="store_true", help="leave PyFlink out")
     chosen = parser.parse_args()
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)
@@ -104,7 +103,8 @@ def main() -> None:
 
 
 def size_of(chosen: argparse.Namespace) -> Size:
-    full, quick = Size(24, 1_000_000, 3, 1, 5, ((1, 1_000_000, 3),)), Size(4, 100_000, 1, 1, 1, ((1, 100_000, 1),))
+    diffs = ((1, 1_000_000, 3), (10, 1_000_000, 1), (50, 1_000_000, 1))
+    full, quick = Size(24, 1_000_000, 3, 1, 5, diffs), Size(4, 100_000, 1, 1, 1, ((1, 100_000, 1),))
     size = quick if chosen.quick else full
     return Size(
         chosen.hours or size.hours,
@@ -112,7 +112,7 @@ def size_of(chosen: argparse.Namespace) -> Size:
         chosen.turns or size.turns,
         min(chosen.turns or size.slow_turns, size.slow_turns),
         size.runs,
-        (*size.diffs, (10, 1_000_000, 1), (50, 1_000_000, 1)) if chosen.large else size.diffs,
+        size.diffs,
     )
 
 

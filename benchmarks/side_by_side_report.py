@@ -228,5 +228,5 @@ Elsewhere: [1 to 48 hours, with peak memory](results-end-to-end.md), [Dagster pe
 ## Again
 
 `make bench` writes this file; `make bench-quick` does a small part of it in about two minutes and prints it.
-`python -m benchmarks.side_by_side --help` names the options, such as `--large` to compare 10 and 50 million rows.
+`python -m benchmarks.side_by_side --help` names the options.
 """
