@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -106,13 +106,12 @@ def size_of(chosen: argparse.Namespace) -> Size:
     diffs = ((1, 1_000_000, 3), (10, 1_000_000, 1), (50, 1_000_000, 1))
     full, quick = Size(24, 1_000_000, 3, 1, 5, diffs), Size(4, 100_000, 1, 1, 1, ((1, 100_000, 1),))
     size = quick if chosen.quick else full
-    return Size(
-        chosen.hours or size.hours,
-        chosen.events_per_hour or size.events_per_hour,
-        chosen.turns or size.turns,
-        min(chosen.turns or size.slow_turns, size.slow_turns),
-        size.runs,
-        size.diffs,
+    return replace(
+        size,
+        hours=chosen.hours or size.hours,
+        events_per_hour=chosen.events_per_hour or size.events_per_hour,
+        turns=chosen.turns or size.turns,
+        slow_turns=min(chosen.turns or size.slow_turns, size.slow_turns),
     )
 
 

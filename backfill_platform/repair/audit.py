@@ -161,7 +161,7 @@ def write_and_audit(
         lake.stage(rejects, repair, hours, set_aside)
         audits = _with_files(judged, lake, table, hours, repair)
         if not all(audit.adds_up for audit in audits.values()):
-            computed = sifted.counted_anew().by_hour
+            computed = sifted.counted_anew()
             audits = {hour: replace(audit, computed=computed.get(hour, 0)) for hour, audit in audits.items()}
     return audits
 
@@ -206,11 +206,13 @@ def judge(
     aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
     verdicts = {_utc(row): row for row in good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(*aggregates).collect()}
     counts = sifted.counts()
-    if counts.homeless:
-        raise CheckFailed(f"{table}: {counts.homeless} rows have no {table.hour}; nothing was published")
+    if homeless := counts.get(None):
+        raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
     failures = {} if sifted.rejects is None else failures_of(sifted.rejects)
     audits = {}
-    for hour, computed in counts.by_hour.items():
+    for hour, computed in counts.items():
+        if hour is None:
+            continue
         found, failed = verdicts.get(hour), failures.get(hour, {})
         audits[hour] = HourAudit(
             computed=computed,

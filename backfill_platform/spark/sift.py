@@ -7,7 +7,6 @@ memory. Only where there are many rejects, or large ones, they are computed once
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -23,18 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 EPOCH, PAYLOAD = "epoch", "payload"
-_MOST = 10_000  # rejects that are taken along by each task, of at most so many letters
-_LETTERS = 2_000
 _NUMBER, _REJECT, _ORDER = "_number", "_reject", "_order"
 _REJECTS = f"{EPOCH} bigint, {FAILED} array<string>, {PAYLOAD} string"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The rows of each hour, good or not, and those that have no hour."""
-
-    by_hour: dict[datetime, int]
-    homeless: int
 
 
 class Sifted:
@@ -43,8 +32,20 @@ class Sifted:
     A context manager: at its end it lets go of what had to be kept after all.
     """
 
-    def __init__(self, marked: DataFrame, hour: str, hours: Collection[datetime], payload: Column) -> None:
-        """`payload` is what a reject is known by. Rows have an hour among `hours`, or none."""
+    def __init__(
+        self,
+        marked: DataFrame,
+        hour: str,
+        hours: Collection[datetime],
+        payload: Column,
+        *,
+        most: int = 10_000,
+        letters: int = 2_000,
+    ) -> None:
+        """`payload` is what a reject is known by. Rows have an hour among `hours`, or none.
+
+        Each task takes along at most so many rejects, none with more letters than that.
+        """
         self._marked, self._hour, self._hours, self._seen = marked, hour, HourRange.covering(hours), Observation()
         self._kept: DataFrame | None = None
         payload = payload.alias(PAYLOAD)
@@ -52,13 +53,13 @@ class Sifted:
         watched = marked.withColumn(_NUMBER, hour_number(hour, self._hours)).withColumn(
             _REJECT, F.when(~is_good(), self._reject)
         )
-        small = F.length(F.col(_REJECT)[PAYLOAD]) <= _LETTERS
+        small = F.length(F.col(_REJECT)[PAYLOAD]) <= letters
         watched = watched.withColumn(_ORDER, F.when(small, F.xxhash64(_REJECT))).observe(
             self._seen,
             F.count("*").alias("rows"),
             F.count(_REJECT).alias("rejected"),
             counted_by_hour(F.col(_NUMBER), self._hours).alias("by_hour"),
-            F.min_by(_REJECT, _ORDER, _MOST).alias("rejects"),
+            F.min_by(_REJECT, _ORDER, most).alias("rejects"),
         )
         self.good = watched.where(F.col(_REJECT).isNull() & F.col(_NUMBER).isNotNull()).drop(_NUMBER, _REJECT, _ORDER)
 
@@ -66,20 +67,22 @@ class Sifted:
     def _found(self) -> dict[str, Any] | None:
         return observed(self._seen)
 
-    def counts(self) -> Counts:
-        """What the action has seen; counted anew where Spark did not need the rows."""
+    def counts(self) -> dict[datetime | None, int]:
+        """How many rows the action has seen of each hour, and with None those without one.
+
+        They are counted anew where Spark did not need the rows.
+        """
         if self._found is None:
             return self.counted_anew()
-        by_number = dict(by_hour(self._found["by_hour"], self._hours))
-        return Counts(by_number, self._found["rows"] - sum(by_number.values()))
+        known = by_hour(self._found["by_hour"], self._hours)
+        homeless = self._found["rows"] - known.total()
+        return {hour: rows for hour, rows in (*known.items(), (None, homeless)) if rows}
 
-    def counted_anew(self) -> Counts:
+    def counted_anew(self) -> dict[datetime | None, int]:
         """The same by a pass of its own: a task that Spark has run twice was seen twice."""
         # Collected as numbers: PySpark turns timestamps into the machine's local time.
         found = self._marked.groupBy(F.unix_seconds(self._hour).alias(EPOCH)).count().collect()
-        rows = {row[EPOCH]: row["count"] for row in found}
-        homeless = rows.pop(None, 0)
-        return Counts({datetime.fromtimestamp(epoch, UTC): count for epoch, count in rows.items()}, homeless)
+        return {None if row[EPOCH] is None else datetime.fromtimestamp(row[EPOCH], UTC): row["count"] for row in found}
 
     @cached_property
     def rejects(self) -> DataFrame | None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random_exponential
 
 from backfill_platform.errors import KafkaUnavailable, TakenOver
-from backfill_platform.streams.kafka import TIMEOUT_SECONDS, Cluster, Log, kafka_errors, may_pass, translated
+from backfill_platform.streams.kafka import PROMPT, TIMEOUT_SECONDS, Cluster, Log, kafka_errors, may_pass, translated
 
 _BATCH = 5_000
 _SESSION_MS = 10_000
@@ -100,9 +100,7 @@ def drain(
     while True:
         consumer = Consumer(
             {
-                "fetch.wait.max.ms": "50",
-                "fetch.queue.backoff.ms": "5",  # by default a full queue waits for a second
-                "log_level": "2",
+                **PROMPT,
                 **cluster.config,
                 "group.id": _group(name),
                 "group.instance.id": name,

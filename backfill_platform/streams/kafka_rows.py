@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from backfill_platform.errors import BackfillError, KafkaUnavailable, PreconditionError
-from backfill_platform.streams.kafka import translated
+from backfill_platform.streams.kafka import PROMPT, translated
 from backfill_platform.streams.payload import Decode, Payload
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
             # What is fetched beyond the end of a slice, another task fetches again.
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            "fetch.wait.max.ms": "50",
-            "fetch.queue.backoff.ms": "5",  # by default a full queue waits for a second: a fifth of the speed
-            "log_level": "2",
+            **PROMPT,
             **reading.config,
             "group.id": "backfill-reads",  # needed by the client; nothing is committed
             "enable.auto.commit": "false",

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ import pyspark.sql.types as T
 import pytest
 from pandera.pyspark import Field, check, dataframe_check
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HourRange
+from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.pipelines.clickstream import Sessions
 from backfill_platform.pipelines.spec import Pipeline
@@ -21,6 +24,7 @@ from backfill_platform.repair.audit import SAMPLES
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome
 from backfill_platform.spark.checks import ROWS_ADD_UP, ROWS_VALID
 from backfill_platform.spark.dedupe import Counts, Deduplicated
+from backfill_platform.spark.sift import Sifted
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import Click, hour
 from backfill_platform_tests.repair.world import World
@@ -164,6 +168,27 @@ def test_lines_that_vanish_while_they_are_landed_fail_the_hour(world: World, mon
     }
     assert [named(found[n], ROWS_ADD_UP).passed for n in (0, 1)] == [False, False]
     assert world.lake.built_hours(world.pipeline.raw.table) == set()
+
+
+def test_rows_that_spark_has_seen_twice_are_counted_again_before_an_hour_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Sifted.counts
+
+    def as_a_task_that_runs_twice(self: Sifted) -> dict[datetime | None, int]:
+        return {at: 2 * rows for at, rows in counting(self).items()}
+
+    monkeypatch.setattr(Sifted, "counts", as_a_task_that_runs_twice)
+    found = outcomes(world)["transformed"]
+    assert {n: (one.error, named(one, ROWS_ADD_UP).facts["computed"]) for n, one in found.items()} == {0: ("", 2), 1: ("", 3)}
+
+
+def test_rows_without_an_hour_end_the_repair_and_nothing_of_them_is_promoted(world: World) -> None:
+    sessions, hourly = world.pipeline.derived
+    lost = replace(sessions, build=lambda rows: sessions.build(rows).withColumn("hour", F.lit(None).cast("timestamp")))
+    with pytest.raises(CheckFailed, match="5 rows have no hour; nothing was published"):
+        outcomes(world, replace(world.pipeline, derived=(lost, hourly)))
+    assert world.lake.rows_by_hour(sessions.table) == {}
 
 
 def test_events_that_are_neither_kept_nor_duplicates_fail_their_hours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

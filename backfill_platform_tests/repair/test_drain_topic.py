@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,7 +104,6 @@ def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics
 def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) -> None:
     do(world, topics, ask(world))
     begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
-    ended: list[BaseException | Any] = []
 
     def waits(messages: list[Message]) -> list[Outgoing]:
         begun.set()
@@ -117,18 +117,11 @@ def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) ->
 
     pipeline = replace(world.pipeline, handlers={"waits": waits, "lets_go": lets_go})
 
-    def first() -> None:
-        try:
-            ended.append(drained(world, topics, pipeline=pipeline, handler="waits"))
-        except BaseException as error:  # noqa: BLE001
-            ended.append(error)
-        told.set()
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert begun.wait(60)
-    second = drained(world, topics, pipeline=pipeline, handler="lets_go")
-    thread.join(60)
-    assert isinstance(ended[0], TakenOver), ended
+    with ThreadPoolExecutor(1) as beside:
+        first = beside.submit(drained, world, topics, pipeline=pipeline, handler="waits")
+        first.add_done_callback(lambda done: told.set())
+        assert begun.wait(60)
+        second = drained(world, topics, pipeline=pipeline, handler="lets_go")
+        assert isinstance(first.exception(60), TakenOver)
     assert second.drained.handled == 400
     assert sum(one.persisted for one in second.hours) == 400

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.spark import sift
 from backfill_platform.spark.checks import FAILED
 from backfill_platform.spark.sift import EPOCH, PAYLOAD, Sifted
 from backfill_platform_tests.events import hour
@@ -26,8 +25,8 @@ def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
     return spark.createDataFrame(rows, f"hour timestamp, n long, {FAILED} array<string>").repartition(3)
 
 
-def sifted(spark: "SparkSession", rows: list[Row]) -> Sifted:
-    return Sifted(frame(spark, rows), "hour", HOURS, F.repeat(F.lit('é,"'), F.col("n").cast("int")))
+def sifted(spark: "SparkSession", rows: list[Row], **limits: int) -> Sifted:
+    return Sifted(frame(spark, rows), "hour", HOURS, F.repeat(F.lit('é,"'), F.col("n").cast("int")), **limits)
 
 
 def rejected(found: Sifted) -> Counter[tuple[int, tuple[str, ...], str]]:
@@ -42,15 +41,13 @@ def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
 # Three rejects of five, fifteen and fifteen letters: taken along, too many of them, too large.
 @pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True)])
 def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, most: int, letters: int, computed_again: bool
+    spark: "SparkSession", most: int, letters: int, computed_again: bool
 ) -> None:
-    monkeypatch.setattr(sift, "_MOST", most)
-    monkeypatch.setattr(sift, "_LETTERS", letters)
-    with sifted(spark, GOOD + BAD) as found:
+    with sifted(spark, GOOD + BAD, most=most, letters=letters) as found:
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.good.columns == ["hour", "n", FAILED]
         assert found.counts() == found.counted_anew()
-        assert found.counts().by_hour == {hour(0): 3, hour(2): 3}
+        assert found.counts() == {hour(0): 3, hour(2): 3}
         assert rejected(found) == expected(BAD)
         assert found.rejects is not None
         assert found.rejects.is_cached == computed_again
@@ -62,7 +59,8 @@ def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession"
     with sifted(spark, [*GOOD, (None, 6, [])]) as found:
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.counts() == found.counted_anew()
-        assert (found.counts().homeless, found.rejects) == (1, None)
+        assert found.counts() == {hour(0): 2, hour(2): 1, None: 1}
+        assert found.rejects is None
 
 
 def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
@@ -71,12 +69,12 @@ def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") 
         joined = found.good.join(nobody, "n").persist()
         assert joined.agg(F.count("*")).collect()[0][0] == 0
         joined.unpersist()
-        assert found.counts().by_hour == {hour(0): 3, hour(2): 3}
+        assert found.counts() == {hour(0): 3, hour(2): 3}
         assert rejected(found) == expected(BAD)
 
 
 def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
     with sifted(spark, []) as found:
         assert found.good.collect() == []
-        assert (found.counts().by_hour, found.counts().homeless) == ({}, 0)
+        assert found.counts() == {}
         assert rejected(found) == Counter()
