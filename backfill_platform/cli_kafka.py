@@ -52,7 +52,11 @@ _RATES = (
     "--max-lag", type=click.IntRange(min=1), default=100_000, show_default=True, help="messages that it may be behind"
 )
 @click.option("--transactional", is_flag=True, help="send in transactions, for consumers that read what is committed")
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="serve figures for Prometheus on this port while it runs")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="while it runs, serve its figures for Prometheus on this port of the loopback address",
+)
 @click.option("--reason", default="", help="why; kept in the ledger")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report")
 def replay(**given: Any) -> None:
@@ -67,7 +71,8 @@ def replay(**given: Any) -> None:
     from backfill_platform.repair.connect import Connections
     from backfill_platform.repair.replay import Replay
     from backfill_platform.repair.replay import replay as run
-    from backfill_platform.streams.replay import Options
+    from backfill_platform.streams.metrics import served
+    from backfill_platform.streams.replay import Options, Progress
     from backfill_platform.warehouse.ledger import Ledger
 
     declared = load_pipelines(settings.pipelines)
@@ -101,6 +106,14 @@ def replay(**given: Any) -> None:
         terminal.StepProgress() as progress,
         ExitStack() as stack,
     ):
+        port = given["metrics_port"]
+        figures = None if port is None else stack.enter_context(served(port, asked.name))
+
+        def tell(one: Progress) -> None:
+            progress.say(str(one))
+            if figures is not None:
+                figures(one)
+
         counts = run(
             asked,
             # A replay that goes on has selected its rows already, and needs no Spark.
@@ -111,7 +124,7 @@ def replay(**given: Any) -> None:
             lambda: datetime.now(UTC),
             every=tuple(declared.values()),
             say=progress.say,
-            tell=_teller(progress, given["metrics_port"]),
+            tell=tell,
         )
     rows = [(one.pipeline, one.topic, format_hour(one.hour), one.selected, one.margin, one.acknowledged) for one in counts]
     names = ("pipeline", "topic", "hour (UTC)", "rows selected", "of these around", "acknowledged")
@@ -221,30 +234,3 @@ def _topics(given: tuple[str, ...], pipelines: list[str]) -> dict[str, str]:
             raise UsageError(f"--topic {text}: {name} is not replayed; replayed are {', '.join(pipelines)}")
         found[name] = topic
     return found
-
-
-def _teller(progress: terminal.StepProgress, port: int | None) -> Any:
-    """Tells people, and Prometheus if a port is given."""
-    gauges: dict[str, Any] = {}
-    if port is not None:
-        from prometheus_client import Gauge, start_http_server
-
-        start_http_server(port, addr="127.0.0.1")
-        gauges = {
-            "acknowledged": Gauge("backfill_replay_messages_acknowledged", "Messages that the brokers have acknowledged"),
-            "total": Gauge("backfill_replay_messages_total", "Messages that the replay has to send"),
-            "bytes": Gauge("backfill_replay_bytes_sent", "Bytes of keys and payloads that were sent"),
-            "per_second": Gauge("backfill_replay_messages_per_second", "Messages acknowledged per second since its start"),
-            "paused": Gauge("backfill_replay_paused", "1 while it waits for its consumers or for a person"),
-            "watermark": Gauge("backfill_replay_watermark_seconds", "Event time that all topics have reached, since 1970"),
-        }
-
-    def tell(one: Any) -> None:
-        progress.say(str(one))
-        for name, gauge in gauges.items():
-            value = getattr(one, name)
-            if name == "watermark":
-                value = None if value is None else value / 1e6
-            gauge.set(bool(value) if name == "paused" else value or 0)
-
-    return tell

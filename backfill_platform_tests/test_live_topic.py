@@ -12,10 +12,11 @@ import pytest
 from backfill_platform.core.hours import HOUR, format_hour
 from backfill_platform.repair.connect import Connections
 from backfill_platform.settings import Settings
-from backfill_platform_tests.fixtures_kafka import Broker
+from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.fixtures_stack import ROOT, environment
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over, send, sessions_of
 from backfill_platform_tests.repair.test_land_topic import some_visits
+from backfill_platform_tests.streams.scrape import scraping
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,11 @@ def test_the_replayed_topic_gives_the_sessions_of_the_live_one(tmp_path: Path, b
 
     # Two hours in the middle: their sessions are open at both edges.
     asked = ("--from", format_hour(REPLAYED[0]), "--to", format_hour(REPLAYED[-1] + HOUR))
-    live.run("replay", "visits_live", *asked, "--name", "again")
+    (port,) = free_ports(1)
+    paced = ("--messages-per-second", "50", "--metrics-port", str(port))
+    with scraping(port, "again") as found:
+        live.run("replay", "visits_live", *asked, "--name", "again", *paced)
+    assert 0 < found.result()["messages_acknowledged"] < found.result()["messages_selected"]
     assert live.run("drain", "visits_live", "--name", "count")
     backfill = App(tmp_path / "backfill", broker, topic, BACKFILL_SOURCE="backfill")
     backfill.run("live", "visits_live", "--once")

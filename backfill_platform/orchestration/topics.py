@@ -3,8 +3,8 @@
 Launching them, from the launchpad or by GraphQL's `launchRun`, is the request for it. Both name every hour's counts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -23,6 +23,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.drain import PERSIST, drain_topic
 from backfill_platform.repair.replay import Replay, replay
+from backfill_platform.streams.metrics import served
 from backfill_platform.streams.replay import Options, Progress
 from backfill_platform.warehouse.ledger import Ledger
 
@@ -47,6 +48,9 @@ class ReplayConfig(dg.Config):
     lag_group: str = Field("", description="pause while this consumer group is too far behind")
     max_lag: int = Field(100_000, gt=0, description="messages that it may be behind")
     transactional: bool = Field(False, description="send in transactions, for consumers that read what is committed")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="while it runs, serve its figures for Prometheus on this port of the loopback address"
+    )
 
 
 class DrainConfig(dg.Config):
@@ -105,17 +109,20 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
                 requester=asked.requester,
                 code_version=version("backfill-platform"),
             )
-            counts = replay(
-                wanted,
-                lambda: spark.spark_session,
-                connections.lake(),
-                cluster,
-                ledger,
-                lambda: datetime.now(UTC),
-                every=tuple(pipelines.values()),
-                say=context.log.info,
-                tell=_Teller(context),
-            )
+            with ExitStack() as stack:
+                port = config.metrics_port
+                figures = None if port is None else stack.enter_context(served(port, name))
+                counts = replay(
+                    wanted,
+                    lambda: spark.spark_session,
+                    connections.lake(),
+                    cluster,
+                    ledger,
+                    lambda: datetime.now(UTC),
+                    every=tuple(pipelines.values()),
+                    say=context.log.info,
+                    tell=_Teller(context, figures),
+                )
             for one in chosen:
                 show_counts(context, one, ledger, list(hours))
         rows = [(one.pipeline, one.topic, format_hour(one.hour), one.selected, one.margin, one.acknowledged) for one in counts]
@@ -178,13 +185,15 @@ def drain_job(pipeline: Pipeline) -> dg.JobDefinition:
 
 
 class _Teller:
-    """The progress of a replay in the log of the run, now and then."""
+    """The progress of a replay: in the log of the run now and then, and for who takes its figures."""
 
-    def __init__(self, context: dg.OpExecutionContext) -> None:
-        self._context = context
+    def __init__(self, context: dg.OpExecutionContext, figures: Callable[[Progress], None] | None) -> None:
+        self._context, self._figures = context, figures
         self._told = float("-inf")
 
     def __call__(self, one: Progress) -> None:
+        if self._figures is not None:
+            self._figures(one)
         if one.seconds - self._told >= _TELL_SECONDS or one.acknowledged == one.total:
             self._told = one.seconds
             self._context.log.info(str(one))

@@ -18,7 +18,7 @@ from backfill_platform.core.uris import local_uri
 from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.spark.checks import HourRule, RowRule
-from backfill_platform.spark.sessions import SESSION_START, micros, with_session_start
+from backfill_platform.spark.sessions import SESSION_START, micros
 from backfill_platform.streams.files import ArchiveFile
 
 GAP = timedelta(minutes=30)
@@ -91,27 +91,31 @@ def parse(lines: DataFrame) -> DataFrame:
 
 def build_sessions(requests: DataFrame) -> DataFrame:
     """One row per session of a client."""
-    events = with_session_start(requests, key="client_id", time="event_time", gap=GAP, cap=CAP)
-    return (
-        events.groupBy("client_id", F.col(SESSION_START).alias("started_at"))
-        .agg(
-            F.max("event_time").alias("ended_at"),
-            F.count("*").alias("requests"),
-            F.count_if(F.col("status") >= 400).alias("errors"),
-            F.coalesce(F.sum("bytes"), F.lit(0)).cast("bigint").alias("bytes"),
-            F.min(F.struct("event_time", "url")).alias("entry"),
-        )
-        .select(
-            F.date_trunc("hour", "started_at").alias("hour"),
-            "client_id",
-            "started_at",
-            "ended_at",
-            F.expr("(unix_micros(ended_at) - unix_micros(started_at)) div 1000000").alias("duration_seconds"),
-            "requests",
-            "errors",
-            "bytes",
-            F.col("entry.url").alias("entry_url"),
-        )
+    # Two steps: a text among the sums makes Spark sort whatever it sums up. The first step leaves a few rows of a session.
+    entry = F.when(F.col("event_time") == F.col(SESSION_START), F.col("url"))
+    parts = requests.groupBy("client_id", F.col(SESSION_START).alias("started_at"), entry.alias("entry_url")).agg(
+        F.max("event_time").alias("ended_at"),
+        F.count("*").alias("requests"),
+        F.count_if(F.col("status") >= 400).alias("errors"),
+        F.sum("bytes").alias("bytes"),
+    )
+    sessions = parts.groupBy("client_id", "started_at").agg(
+        F.max("ended_at").alias("ended_at"),
+        F.sum("requests").alias("requests"),
+        F.sum("errors").alias("errors"),
+        F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+        F.min("entry_url").alias("entry_url"),
+    )
+    return sessions.select(
+        F.date_trunc("hour", "started_at").alias("hour"),
+        "client_id",
+        "started_at",
+        "ended_at",
+        F.expr("(unix_micros(ended_at) - unix_micros(started_at)) div 1000000").alias("duration_seconds"),
+        "requests",
+        "errors",
+        "bytes",
+        "entry_url",
     )
 
 

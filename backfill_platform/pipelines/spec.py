@@ -25,6 +25,7 @@ from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
 from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.spark.schema_rules import rules_of
+from backfill_platform.spark.sessions import SESSION_START
 from backfill_platform.streams.drain import Handler
 from backfill_platform.streams.files import FileSource
 from backfill_platform.streams.topic import MESSAGE_COLUMNS, KafkaTopic
@@ -71,11 +72,12 @@ class RawTable:
 class DerivedTable:
     """A table computed from another one of the pipeline.
 
-    `build` is a pure function of the rows of `reads` within the declared window; of what it returns, the rows whose `hour` is
-    asked for are kept. `key` names the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant`
-    is the one of them that says whose row it is, so that one tenant's rows can be undone alone. `version` replaces the digest
-    of the code by which hours that other code has built are known (`core/code.py`). `lineage` names, for computed columns, the
-    columns of `reads` that they come from; one that `reads` has by the same name comes from there without being named.
+    `build` is a pure function of the rows of `reads` within the declared window; where that reads until sessions are closed,
+    each has `session_started_at`, too. Of what it returns, the rows whose `hour` is asked for are kept. `key` names the columns
+    that, with the hour, identify a row; it orders the ClickHouse table. `tenant` is the one of them that says whose row it is,
+    so that one tenant's rows can be undone alone. `version` replaces the digest of the code by which hours that other code has
+    built are known (`core/code.py`). `lineage` names, for computed columns, the columns of `reads` that they come from; one
+    that `reads` has by the same name comes from there without being named.
     """
 
     layer: Layer
@@ -158,7 +160,17 @@ class Pipeline:
             self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
             ahead = derived.window.lookahead
             if isinstance(ahead, UntilClosed):
-                self._check_names(f"the session key of {derived.name}", (ahead.key,), self.declared(derived.reads).table)
+                if derived.reads != self.raw.name:
+                    raise SpecError(
+                        f"pipeline {self.name}: {derived.name} reads until sessions are closed, so it must read the raw table "
+                        f"{self.raw.name}, not {derived.reads}"
+                    )
+                self._check_names(f"the session key of {derived.name}", (ahead.key,), self.raw.table)
+                if SESSION_START in self.raw.table.column_names:
+                    raise SpecError(
+                        f"pipeline {self.name}: the platform adds {SESSION_START} to the events of {derived.name}; rename the "
+                        f"column of {self.raw.name}"
+                    )
                 columns = derived.table.column_names
                 if lacking := [name for name in (ahead.started, ahead.ended, "is_open") if name not in columns]:
                     raise SpecError(

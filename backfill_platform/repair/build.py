@@ -20,7 +20,8 @@ from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.repair.outcomes import Fact, Rows
 from backfill_platform.spark.checks import FAILED, is_good, mark_failures, require_columns
-from backfill_platform.spark.dedupe import Counts, Deduplicated, without_duplicates
+from backfill_platform.spark.dedupe import Counts, Deduplicated
+from backfill_platform.spark.events import events_for
 from backfill_platform.spark.reader import RangeRead, read_range, spark_schema
 from backfill_platform.spark.sessions import micros
 
@@ -92,7 +93,6 @@ def build(
     branch = repair if step.from_branch else MAIN
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
-    key = ahead.key if isinstance(ahead, UntilClosed) else ""
     reads, frames = [], []
     once: list[tuple[Stretch, Deduplicated]] = []
     for part in parts:
@@ -106,12 +106,10 @@ def build(
             origin=pipeline.start,
             horizon=part.horizon if from_raw else _END_OF_TIME,
         )
-        rows = read.rows
-        if same_event:
-            deduplicated = without_duplicates(rows, same_event, time, part.hours, key=key)
+        events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours)
+        if deduplicated is not None:
             once.append((part, deduplicated))
-            rows = deduplicated.rows
-        built = owned(declared.build(rows), table.hour, part.hours)
+        built = owned(declared.build(events), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.horizon) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
     measures: dict[str, Column] = {}

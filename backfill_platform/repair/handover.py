@@ -17,7 +17,7 @@ from backfill_platform.core.windows import UntilClosed
 from backfill_platform.errors import UsageError
 from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.spark.dedupe import without_duplicates
+from backfill_platform.spark.events import events_for
 from backfill_platform.spark.hours import between
 from backfill_platform.spark.reader import spark_schema
 from backfill_platform.spark.sessions import micros
@@ -64,9 +64,7 @@ def open_states(spark: SparkSession, lake: Lake, pipeline: Pipeline, table: str,
     events = spark.read.schema(spark_schema(raw)).parquet(*paths).where(between(time, begin, end))
     active = events.where(between(time, end - ahead.gap, end)).select(key).distinct()
     events = events.join(F.broadcast(active), key, "left_semi")
-    if pipeline.raw.same_event:
-        hours = [hour_of(end)]
-        events = without_duplicates(events, pipeline.raw.same_event, time, hours, key=key).rows
+    events, _ = events_for(declared.window, events, pipeline.raw.same_event, time, [hour_of(end)])
     sessions = declared.build(events)
     gap = int(ahead.gap.total_seconds() * 1_000_000)
     still_open = sessions.where(micros(F.col(ahead.ended)) + gap > micros(F.lit(end)))

@@ -157,7 +157,7 @@ def _go_on(spark: SparkSession, still: pa.Table, more: DataFrame, ahead: UntilCl
 
 
 def _sessions(events: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
-    started = with_session_start(events, key=ahead.key, time=time, gap=ahead.gap)
+    started = with_session_start(events, ahead, time)
     return started.groupBy(ahead.key, SESSION_START).agg(F.max(micros(F.col(time))).alias(_LAST))
 
 

@@ -17,9 +17,12 @@ from pyspark.sql import functions as F
 from backfill_platform.core.hours import HourRange
 from backfill_platform.spark.hours import within
 from backfill_platform.spark.observed import by_hour, counted_by_hour, hour_number, observed
+from backfill_platform.spark.sessions import SESSION_START, with_session_start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from backfill_platform.core.windows import UntilClosed
 
 _COPY = "_copy"
 
@@ -58,23 +61,33 @@ class Deduplicated:
 
 
 def without_duplicates(
-    rows: DataFrame, same_event: tuple[str, ...], time: str, hours: Collection[datetime], *, key: str = ""
+    rows: DataFrame,
+    same_event: tuple[str, ...],
+    time: str,
+    hours: Collection[datetime],
+    *,
+    sessions: UntilClosed | None = None,
 ) -> Deduplicated:
     """The events, each once, counted by the hours of `time` among `hours`.
 
-    Of several copies the one that is smallest in its other columns is kept. With a `key` among the columns of `same_event`, the
-    rows are shuffled and sorted by it and their time, as the session of a key is: what groups by the key next shuffles nothing.
+    Of several copies the one that is smallest in its other columns is kept. With `sessions` each event has the start of its
+    session, too. Where their key is among the columns of `same_event`, that takes no other shuffle and no other sort.
     """
     covering, seen = HourRange.covering(hours), Observation()
-    by = [key] if key in same_event else list(same_event)
+    by = [sessions.key] if sessions and sessions.key in same_event else list(same_event)
     rest = sorted((name for name in same_event if name not in by), key=lambda name: name != time)
     others = [name for name in rows.columns if name not in same_event]
-    in_order = Window.partitionBy(*by).orderBy(*(rest + others or by))
+    order = rest + others or by
+    in_order = Window.partitionBy(*by).orderBy(*order)
     copy = F.row_number().over(in_order) > 1
     for name in rest:
         copy = copy & F.col(name).eqNullSafe(F.lag(name).over(in_order))
-    marked = rows.withColumn(_COPY, copy)
+    marked, names = rows.withColumn(_COPY, copy), rows.columns
+    if sessions:
+        # A copy has the time of its event, so that it neither starts a session nor ends one.
+        marked = with_session_start(marked, sessions, time, then=order[1:] if order[0] == time else ())
+        names = [*names, SESSION_START]
     copies = F.when(F.col(_COPY) & within(time, covering), hour_number(time, covering))
     by_number = counted_by_hour(copies, covering).alias("copies")
     counted = marked.observe(seen, F.count("*").alias("events"), by_number)
-    return Deduplicated(counted.where(~F.col(_COPY)).select(*rows.columns), rows, time, covering, seen)
+    return Deduplicated(counted.where(~F.col(_COPY)).select(*names), rows, time, covering, seen)

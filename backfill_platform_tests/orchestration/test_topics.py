@@ -20,12 +20,13 @@ from backfill_platform.repair.check import Verdict, check
 from backfill_platform.repair.hops import REPLAY_COUNTS
 from backfill_platform.settings import Settings
 from backfill_platform.streams.kafka import Cluster
-from backfill_platform_tests.fixtures_kafka import Broker
+from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send
 from backfill_platform_tests.repair.world import World
+from backfill_platform_tests.streams.scrape import scraping
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
 
@@ -152,6 +153,14 @@ def test_the_same_name_goes_on_and_sends_nothing_twice(world: World, instance: d
         assert resend(world, instance, name="again", messages_per_second=1000).success
     with closing(Cluster(world.kafka().config)) as cluster:
         assert sum(log.end for log in cluster.logs(world.pipeline.backfill_topic).values()) == 70
+
+
+def test_the_figures_of_a_launch_are_served_while_it_runs(world: World, instance: dg.DagsterInstance) -> None:
+    world.run([world.pipeline.raw.table.path])
+    (port,) = free_ports(1)
+    with scraping(port, "again") as found:
+        assert resend(world, instance, name="again", messages_per_second=20, metrics_port=port).success
+    assert 0 < found.result()["messages_acknowledged"] <= found.result()["messages_selected"] == 70
 
 
 def test_what_cannot_be_done_fails_once_with_one_sentence(world: World, instance: dg.DagsterInstance) -> None:

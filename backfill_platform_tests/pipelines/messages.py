@@ -17,7 +17,7 @@ from backfill_platform.core.tables import Layer
 from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.pipelines.kafka import KafkaMessage
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.spark.sessions import SESSION_START, with_session_start
+from backfill_platform.spark.sessions import SESSION_START
 from backfill_platform.streams.payload import Payload, Text
 from backfill_platform.streams.topic import KafkaTopic
 
@@ -59,9 +59,8 @@ def parse(lines: DataFrame) -> DataFrame:
 
 def build_sessions(visits: DataFrame) -> DataFrame:
     """One row per session of a user."""
-    started = with_session_start(visits, key="user", time="event_time", gap=GAP)
     return (
-        started.groupBy("user", F.col(SESSION_START).alias("started_at"))
+        visits.groupBy("user", F.col(SESSION_START).alias("started_at"))
         .agg(
             F.max("event_time").alias("ended_at"),
             F.count("*").alias("visits"),

@@ -18,7 +18,7 @@ from backfill_platform.core.uris import local_uri
 from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.spark.checks import HourRule, RowRule
-from backfill_platform.spark.sessions import SESSION_START, with_session_start
+from backfill_platform.spark.sessions import SESSION_START
 from backfill_platform.streams.files import ArchiveFile
 
 GAP = timedelta(minutes=5)
@@ -83,8 +83,7 @@ def parse(lines: DataFrame) -> DataFrame:
 
 def build_visits(requests: DataFrame) -> DataFrame:
     """One row per visit of a host."""
-    events = with_session_start(requests, key="host", time="event_time", gap=GAP, cap=CAP)
-    visits = events.groupBy("host", F.col(SESSION_START).alias("started_at")).agg(
+    visits = requests.groupBy("host", F.col(SESSION_START).alias("started_at")).agg(
         F.max("event_time").alias("ended_at"),
         F.count("*").alias("requests"),
         F.count_if(F.col("status") >= 400).alias("errors"),

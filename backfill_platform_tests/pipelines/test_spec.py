@@ -26,6 +26,12 @@ class Exotic(DataFrameModel):
     tags: T.ArrayType(T.StringType()) = Field()  # type: ignore[valid-type]
 
 
+class Started(clickstream.Requests):
+    """Events that have what the platform adds."""
+
+    session_started_at: T.TimestampType = Field()
+
+
 class Checked(DataFrameModel):
     """A schema without the hour column."""
 
@@ -63,7 +69,18 @@ def test_tables_follow_from_the_schemas() -> None:
             lambda: replace(PIPELINE, derived=(OF_NOBODY, HOURLY)),
             "session key of sessions names client, which raw/",
         ),
-        (lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))), "its schema needs started_at"),
+        (
+            lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))),
+            "site_hourly reads until sessions are closed, so it must read the raw table clickstream, not sessions",
+        ),
+        (
+            lambda: replace(PIPELINE, derived=(replace(HOURLY, reads="clickstream", lineage={}, window=SESSIONS.window),)),
+            "its schema needs started_at",
+        ),
+        (
+            lambda: replace(PIPELINE, raw=replace(PIPELINE.raw, schema=Started)),
+            "the platform adds session_started_at to the events of sessions; rename the column of clickstream",
+        ),
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH,)),)), "several checks named rows_valid"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
         (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),

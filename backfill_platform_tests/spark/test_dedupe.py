@@ -7,7 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from backfill_platform.core.sessions import sessionize
+from backfill_platform.core.windows import UntilClosed
 from backfill_platform.spark.dedupe import without_duplicates
+from backfill_platform.spark.sessions import SESSION_START
 from backfill_platform_tests.events import T0, hour
 
 if TYPE_CHECKING:
@@ -23,11 +26,19 @@ EVENTS = [TWICE, LATE_COPY, ONCE, NEXT_HOUR, NEXT_HOUR, NEXT_HOUR, OUTSIDE]
 KEY = ("at", "client", "note")
 
 
+GAP = timedelta(minutes=61)
+
+
+def by(key: str) -> UntilClosed | None:
+    return UntilClosed(key, GAP) if key else None
+
+
 @pytest.mark.parametrize("key", ["", "client", "note", "ingested"])
 def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark: "SparkSession", key: str) -> None:
     hours = [hour(0), hour(1), hour(2)]
-    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours, key=key)
-    assert found.rows.columns == ["at", "client", "note", "ingested"]
+    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours, sessions=by(key))
+    started = ["session_started_at"] if key else []
+    assert found.rows.columns == ["at", "client", "note", "ingested", *started]
     kept = Counter((row["client"], row["note"]) for row in found.rows.collect())
     assert kept == {(1, None): 2, (2, "a"): 1, (3, "a"): 1}
     counts = found.counts()
@@ -41,7 +52,7 @@ def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark
 @pytest.mark.parametrize("turn", [1, -1])
 def test_the_copy_that_is_kept_is_the_smallest_whatever_came_first(spark: "SparkSession", turn: int, key: str) -> None:
     frame = spark.createDataFrame([TWICE, LATE_COPY, (T0, 1, "b", 0)][::turn], TYPES).coalesce(1)
-    found = without_duplicates(frame, KEY, "at", [hour(0)], key=key)
+    found = without_duplicates(frame, KEY, "at", [hour(0)], sessions=by(key))
     assert Counter((row["note"], row["ingested"]) for row in found.rows.collect()) == {(None, 1): 1, ("b", 0): 1}
 
 
@@ -52,7 +63,7 @@ def test_a_key_changes_only_the_order_of_work(
 ) -> None:
     rows = [(hour(at), client, note, n) for n, (at, client, note) in enumerate(events)]
     frame = spark.createDataFrame(rows, TYPES).repartition(3)
-    found = without_duplicates(frame, KEY, "at", [hour(0), hour(1)], key="client" if by_client else "")
+    found = without_duplicates(frame, KEY, "at", [hour(0), hour(1)], sessions=by("client") if by_client else None)
     assert Counter((row["client"], row["note"], row["ingested"]) for row in found.rows.collect()) == Counter(
         (client, note, events.index((at, client, note))) for at, client, note in set(events)
     )
@@ -63,6 +74,20 @@ def test_a_key_changes_only_the_order_of_work(
     kept = Counter(at for at, _, _ in set(events))
     assert counts.kept == {hour(at): kept[at] for at in (0, 1) if kept[at]}
     assert counts.events == counts.accounted_for == len(events)
+    if by_client:
+        sessions = sessionize(set(events), key=lambda e: e[1], time=lambda e: hour(e[0]), gap=GAP, cap=GAP, horizon=hour(9))
+        starts = {(one.key, hour(at).timestamp()): one.started_at.timestamp() for one in sessions for at, _, _ in one.events}
+        rows = found.rows.select("client", F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start"))
+        assert {(row["client"], row["at"]): row["start"] for row in rows.collect()} == starts
+
+
+def test_copies_and_sessions_are_found_by_one_shuffle_and_one_sort(
+    spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)], sessions=by("client"))
+    found.rows.explain()
+    plan = capsys.readouterr().out
+    assert [plan.count(f"{what} ") for what in ("Exchange", "Sort", "Window")] == [1, 1, 2]
 
 
 def test_many_hours_are_counted_exactly_over_many_partitions(spark: "SparkSession") -> None:

@@ -15,7 +15,7 @@ from backfill_platform.core.windows import UntilClosed, Window
 from backfill_platform.spark import closure
 from backfill_platform.spark.hours import within
 from backfill_platform.spark.reader import RangeRead, read_range
-from backfill_platform.spark.sessions import SESSION_START, with_session_start
+from backfill_platform.spark.sessions import SESSION_START, with_session_start, within_cap
 from backfill_platform_tests.events import T0, Click, hour, random_clicks
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def read(spark: "SparkSession", files: Files, hours: HourRange, window: Window, 
 
 def owned(result: RangeRead, hours: HourRange, cap: timedelta) -> Owned:
     rows = (
-        with_session_start(result.rows, key="client", time="at", gap=GAP, cap=cap)
-        .where(within(SESSION_START, hours))
+        with_session_start(result.rows, UntilClosed("client", GAP, cap), "at")
+        .where(within_cap("at", cap) & within(SESSION_START, hours))
         .groupBy("client", SESSION_START)
         .agg(F.unix_seconds(SESSION_START).alias("a"), F.unix_seconds(F.max("at")).alias("b"), F.count("*").alias("n"))
         .collect()

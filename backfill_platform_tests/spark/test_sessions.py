@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from backfill_platform.core.sessions import sessionize
-from backfill_platform.spark.sessions import SESSION_START, with_session_start
+from backfill_platform.core.windows import UntilClosed
+from backfill_platform.spark.sessions import SESSION_START, with_session_start, within_cap
 from backfill_platform_tests.events import T0, random_clicks
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ Rows = list[tuple[int, datetime]]
 def by_spark(spark: "SparkSession", rows: Rows, cap: timedelta) -> Counter[tuple[int, datetime, datetime, int]]:
     frame = spark.createDataFrame(rows, "client long, at timestamp")
     found = (
-        with_session_start(frame, key="client", time="at", gap=GAP, cap=cap)
+        with_session_start(frame, UntilClosed("client", GAP, cap), "at")
+        .where(within_cap("at", cap))
         .groupBy("client", SESSION_START)
         .agg(F.unix_seconds(SESSION_START).alias("a"), F.unix_seconds(F.max("at")).alias("b"), F.count("*").alias("n"))
         .collect()

@@ -1,0 +1,40 @@
+"""What Prometheus would get."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+PREFIX = "backfill_replay_"
+
+
+def scrape(port: int, replay: str) -> dict[str, float]:
+    """The figures of a replay. Raises URLError where nobody serves any."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    samples = [sample for family in families for sample in family.samples if sample.name.startswith(PREFIX)]
+    assert {sample.labels["replay"] for sample in samples} == {replay}
+    return {sample.name.removeprefix(PREFIX): sample.value for sample in samples}
+
+
+@contextmanager
+def scraping(port: int, replay: str) -> Iterator[Future[dict[str, float]]]:
+    """Scrapes beside the block, until some messages are acknowledged; gives the first such figures."""
+
+    def until_it_sends() -> dict[str, float]:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                if (found := scrape(port, replay))["messages_acknowledged"]:
+                    return found
+            except URLError:
+                pass  # it has not begun
+            time.sleep(0.1)
+        raise TimeoutError(f"no figures on port {port}")
+
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(until_it_sends)
