@@ -40,7 +40,7 @@ def session_table(pipeline: Pipeline, name: str = "") -> tuple[DerivedTable, Unt
     found = {}
     for one in pipeline.derived:
         ahead = one.window.lookahead
-        if isinstance(ahead, UntilClosed) and one.reads == pipeline.raw.name:
+        if isinstance(ahead, UntilClosed):
             found[one.name] = (one, ahead)
     if name in found:
         return found[name]

@@ -26,9 +26,12 @@ def events_for(
     `session_started_at`, and those beyond the cap of their session are left out.
     """
     sessions = window.lookahead if isinstance(window.lookahead, UntilClosed) else None
-    deduplicated = without_duplicates(rows, same_event, time, hours, sessions=sessions) if same_event else None
-    events = rows if deduplicated is None else deduplicated.rows
-    if sessions is None:
-        return events, deduplicated
-    started = with_session_start(rows, sessions, time) if deduplicated is None else events
-    return started.where(within_cap(time, sessions.cap)), deduplicated
+    deduplicated = None
+    if same_event:
+        deduplicated = without_duplicates(rows, same_event, time, hours, sessions=sessions)
+        events = deduplicated.rows
+    else:
+        events = with_session_start(rows, sessions, time) if sessions else rows
+    if sessions:
+        events = events.where(within_cap(time, sessions.cap))
+    return events, deduplicated
