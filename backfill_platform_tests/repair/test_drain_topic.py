@@ -15,6 +15,7 @@ from backfill_platform.core.hours import HOUR
 from backfill_platform.errors import CheckFailed, TakenOver, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.drain import drain_topic
+from backfill_platform.streams import drain as draining
 from backfill_platform.streams.drain import Message, Outgoing
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform_tests.fixtures_kafka import Broker
@@ -73,7 +74,11 @@ def test_counts_that_disagree_fail_the_drain(world: World, topics: Cluster, brok
     assert {one.hour for one in entries if one.mode == "drain" and one.status == "refused"} == {T0 + HOUR}
 
 
-def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics: Cluster, broker: Broker) -> None:
+def test_a_handler_sends_onward_exactly_once_though_it_dies(
+    world: World, topics: Cluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies when two batches are committed, with a third one sent."""
+    monkeypatch.setattr(draining, "_BATCH", 50)
     do(world, topics, ask(world))
     onward = broker.topic(partitions=1)
     calls = 0
@@ -84,16 +89,18 @@ def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics
     def upper(messages: Any) -> Iterator[Outgoing]:
         nonlocal calls
         calls += 1
-        for n, one in enumerate(messages):
-            if calls == 1 and n == 100:
-                raise Died
+        for one in messages:
             yield Outgoing(onward, one.value.upper(), one.key)
+        if calls == 3:
+            raise Died
 
     pipeline = replace(world.pipeline, handlers={"upper": upper})
     with pytest.raises(Died):
         drained(world, topics, pipeline=pipeline, handler="upper")
     report = drained(world, topics, pipeline=pipeline, handler="upper")
     assert all(one.agree for one in report.hours)
+    assert 300 <= report.drained.handled < 400
+    assert drained(world, topics, pipeline=pipeline, handler="upper").drained.handled == 0
     assert Counter(one.value() for one in read_all(topics, onward)) == Counter(
         one.payload.upper() for one in some_visits(7, 400, HOURS)
     )

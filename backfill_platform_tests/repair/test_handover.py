@@ -38,7 +38,7 @@ def test_a_live_job_continues_the_sessions_that_were_open(
     tmp_path: Path, spark: Any, warehouse: Any, broker: Broker, topics: Cluster
 ) -> None:
     topic, visits = broker.topic(partitions=2), some_visits(9, 300, 4)
-    send(broker.producer(), topic, visits)
+    send(broker.producer(), topic, [*visits, *visits[::7]])
     world = World(tmp_path, spark, warehouse, pipeline_over(topic, 4), open_lake(tmp_path), lambda: topics)
     raw = world.pipeline.raw.table
     world.run([raw.path])
