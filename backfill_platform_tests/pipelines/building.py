@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 
 from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.tables import ColumnType, Table
-from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.core.windows import Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.spark.checks import require_columns
+from backfill_platform.spark.events import events_for
 from backfill_platform.spark.reader import spark_schema
-from backfill_platform.spark.sessions import with_session_start, within_cap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +73,7 @@ def built(spark: "SparkSession", pipeline: Pipeline, name: str, rows: Sequence[R
     frame = spark.createDataFrame(list(rows), spark_schema(source.table))
     once = source is pipeline.raw and pipeline.raw.same_event
     events = frame.dropDuplicates(list(pipeline.raw.same_event)) if once else frame
-    if isinstance(sessions := declared.window.lookahead, UntilClosed):
-        events = with_session_start(events, sessions, pipeline.raw.event_time).where(
-            within_cap(pipeline.raw.event_time, sessions.cap)
-        )
+    events, _ = events_for(declared.window, events, (), pipeline.raw.event_time, [])
     return require_columns(declared.build(events), pipeline.rules(name), str(declared.table))
 
 

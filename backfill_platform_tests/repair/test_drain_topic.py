@@ -15,7 +15,6 @@ from backfill_platform.core.hours import HOUR
 from backfill_platform.errors import CheckFailed, TakenOver, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.drain import drain_topic
-from backfill_platform.streams import drain as draining
 from backfill_platform.streams.drain import Message, Outgoing
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform_tests.fixtures_kafka import Broker
@@ -74,35 +73,33 @@ def test_counts_that_disagree_fail_the_drain(world: World, topics: Cluster, brok
     assert {one.hour for one in entries if one.mode == "drain" and one.status == "refused"} == {T0 + HOUR}
 
 
-def test_a_handler_sends_onward_exactly_once_though_it_dies(
-    world: World, topics: Cluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It dies when two batches are committed, with a third one sent."""
-    monkeypatch.setattr(draining, "_BATCH", 50)
+def test_a_handler_sends_onward_exactly_once_though_it_dies(world: World, topics: Cluster, broker: Broker) -> None:
+    """It has drained one replay, and dies when it has sent messages of another."""
     do(world, topics, ask(world))
     onward = broker.topic(partitions=1)
-    calls = 0
+    dies = False
 
     class Died(Exception):
         pass
 
     def upper(messages: Any) -> Iterator[Outgoing]:
-        nonlocal calls
-        calls += 1
         for one in messages:
             yield Outgoing(onward, one.value.upper(), one.key)
-        if calls == 3:
+        if dies:
             raise Died
 
     pipeline = replace(world.pipeline, handlers={"upper": upper})
+    drained(world, topics, pipeline=pipeline, handler="upper")
+    do(world, topics, ask(world, name="repair-2"))
+    dies = True
     with pytest.raises(Died):
         drained(world, topics, pipeline=pipeline, handler="upper")
+    dies = False
     report = drained(world, topics, pipeline=pipeline, handler="upper")
     assert all(one.agree for one in report.hours)
-    assert 300 <= report.drained.handled < 400
-    assert drained(world, topics, pipeline=pipeline, handler="upper").drained.handled == 0
+    assert report.drained.handled == 400
     assert Counter(one.value() for one in read_all(topics, onward)) == Counter(
-        one.payload.upper() for one in some_visits(7, 400, HOURS)
+        one.payload.upper() for one in 2 * some_visits(7, 400, HOURS)
     )
     with pytest.raises(UsageError, match="it has persist, upper"):
         drained(world, topics, pipeline=pipeline, handler="lower")

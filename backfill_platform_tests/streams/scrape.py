@@ -1,13 +1,14 @@
 """What Prometheus would get."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from backfill_platform_tests.fixtures_warehouse import wait_until
 
 PREFIX = "backfill_replay_"
 
@@ -25,16 +26,16 @@ def scrape(port: int, replay: str) -> dict[str, float]:
 def scraping(port: int, replay: str) -> Iterator[Future[dict[str, float]]]:
     """Scrapes beside the block, until some messages are acknowledged; gives the first such figures."""
 
+    found: dict[str, float] = {}
+
+    def sends() -> bool:
+        with suppress(URLError):  # it has not begun
+            found.update(scrape(port, replay))
+        return bool(found.get("messages_acknowledged"))
+
     def until_it_sends() -> dict[str, float]:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            try:
-                if (found := scrape(port, replay))["messages_acknowledged"]:
-                    return found
-            except URLError:
-                pass  # it has not begun
-            time.sleep(0.1)
-        raise TimeoutError(f"no figures on port {port}")
+        wait_until(sends, 120)
+        return found
 
     with ThreadPoolExecutor(1) as beside:
         yield beside.submit(until_it_sends)
