@@ -41,7 +41,7 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about twenty minutes)
+bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about 25 minutes)
 	$(BIN)/python -m benchmarks.side_by_side
 
 bench-quick: $(READY)  ## a small part of the same in about two minutes; only prints
