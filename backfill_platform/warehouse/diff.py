@@ -205,84 +205,90 @@ def merge_parts(staging: Staging, name: str) -> None:
     Merges take parts in the order they were written, so cancels stay before the states of their keys. Raises WarehouseError
     when parts stay apart.
     """
-    warehouse, table = staging.warehouse, qualified(STAGING_DATABASE, name)
+    scattered = _scattered(staging, name)
     for _ in range(_MERGES):
-        warehouse.command(
-            f"OPTIMIZE TABLE {table} FINAL",
+        if not scattered:
+            return
+        staging.warehouse.command(
+            f"OPTIMIZE TABLE {qualified(STAGING_DATABASE, name)} FINAL",
             settings={"optimize_skip_merged_partitions": 1},
             query_id=staging.query_id("merge"),
             doing=f"merging what is staged for {staging.table}",
         )
-        scattered = warehouse.rows(
-            "SELECT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} AND active "
-            "GROUP BY partition_id HAVING count() > 1",
-            parameters={"database": STAGING_DATABASE, "table": name},
-            doing=f"counting the parts of what is staged for {staging.table}",
+        scattered = _scattered(staging, name)
+    if scattered:
+        raise WarehouseError(
+            f"{staging.table}: {scattered} staged partitions stay in several parts after OPTIMIZE, so a crash could "
+            "publish half of them; nothing was published. Are merges stopped (SYSTEM STOP MERGES) or is the disk full?"
         )
-        if not scattered:
-            return
-    raise WarehouseError(
-        f"{staging.table}: {len(scattered)} staged partitions stay in several parts after OPTIMIZE, so a crash could "
-        "publish half of them; nothing was published. Are merges stopped (SYSTEM STOP MERGES) or is the disk full?"
+
+
+def _scattered(staging: Staging, name: str) -> int:
+    """How many partitions of a staging table have several parts."""
+    rows = staging.warehouse.rows(
+        "SELECT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} AND active "
+        "GROUP BY partition_id HAVING count() > 1",
+        parameters={"database": STAGING_DATABASE, "table": name},
+        doing=f"counting the parts of what is staged for {staging.table}",
     )
+    return len(rows)
 
 
 def describe(
-    staging: Staging, before: Mapping[datetime, Fingerprint], changing: Collection[datetime], *, samples: int
+    staging: Staging, before: Mapping[datetime, Fingerprint], delta: Mapping[datetime, tuple[int, int]], *, samples: int
 ) -> dict[datetime, HourDiff]:
-    """The difference of each hour of `before` (its net state); only the `changing` hours are in the delta.
+    """The difference of each hour of `before` (its net state); `delta` has the cancels and states of the hours that change.
 
     `samples` is the most rows shown for each hour. Raises nothing but what the warehouse raises.
     """
     result = {hour: HourDiff(hour, matched=stored.rows) for hour, stored in before.items()}
-    if not changing:
+    if not delta:
         return result
     shown = _samples(staging, samples) if samples else {}
-    effects = _effects(staging, changing)
-    for hour, (changed, there, here, columns) in _counts(staging).items():
+    effects = _effects(staging, delta)
+    changes = _changes(staging, [hour for hour, (cancels, states) in delta.items() if cancels and states])
+    for hour, (cancels, states) in delta.items():
+        changed, columns = changes.get(hour, (0, ()))
+        come_or_go = cancels + states - 2 * changed
         result[hour] = HourDiff(
             hour,
-            matched=before[hour].rows - changed - there,
+            matched=before[hour].rows - cancels,
             changed=changed,
-            only_there=there,
-            only_here=here,
+            only_there=cancels - changed,
+            only_here=states - changed,
             columns=columns,
             samples=shown.get(hour, ()),
-            effects=tuple(effect for effect in effects.get(hour, ()) if _may_differ(effect, there or here, columns)),
+            effects=tuple(effect for effect in effects.get(hour, ()) if _may_differ(effect, come_or_go, columns)),
         )
     return result
 
 
-def _counts(staging: Staging) -> dict[datetime, tuple[int, int, int, tuple[ColumnChange, ...]]]:
-    table, warehouse = staging.table, staging.warehouse
+def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tuple[int, tuple[ColumnChange, ...]]]:
+    """How many keys of the hours are both cancelled and stated, and in how many of them each column differs."""
+    if not hours:
+        return {}
+    table, where = staging.table, within(staging.table, hours)
     values = [name for name in table.column_names if name not in sorting_key(table)]
     differs = [
         f"anyIf({_value(name)}, {SIGN} = -1) != anyIf({_value(name)}, {SIGN} = 1) AS __differs_{number}"
         for number, name in enumerate(values)
     ]
     keys = names(sorting_key(table))
-    pairs = f"SELECT {', '.join([keys, f'countIf({SIGN} = -1) AS __old', f'countIf({SIGN} = 1) AS __new', *differs])}"
-    both = "__old > 0 AND __new > 0"
-    counts = [
-        f"countIf({both})",
-        "countIf(__new = 0)",
-        "countIf(__old = 0)",
-        *(f"countIf(__differs_{number} AND {both})" for number in range(len(values))),
-    ]
-    rows = warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour, {', '.join(counts)} FROM ({pairs} FROM {staging.delta} GROUP BY {keys}) "
-        "GROUP BY __hour",
+    counts = ["count()", *(f"countIf(__differs_{number})" for number in range(len(values)))]
+    rows = staging.warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {', '.join(counts)} FROM ("
+        f"SELECT {', '.join([keys, *differs])} FROM {staging.delta} WHERE {where.sql} "
+        f"GROUP BY {keys} HAVING min({SIGN}) != max({SIGN})) GROUP BY __hour",
+        parameters=where.parameters,
         settings=_IN_ORDER,
         doing=f"counting the differences of {table}",
     )
     return {
         hour_from(number): (
             changed,
-            there,
-            here,
             tuple(ColumnChange(name, count) for name, count in zip(values, differing, strict=True) if count),
         )
-        for number, changed, there, here, *differing in rows
+        for number, changed, *differing in rows
     }
 
 

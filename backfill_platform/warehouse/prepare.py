@@ -28,7 +28,7 @@ from backfill_platform.warehouse.sql import SIGN, hour_from, hour_number, target
 from backfill_platform.warehouse.staging import OnStep, Staging, no_step
 
 ROUNDS = 5  # how often hours are taken out of a delta and the rest is built again
-ROWS_PER_INSERT = 2_000_000  # rows compared by one statement; bounds the memory of its set and of its block
+ROWS_PER_INSERT = 3_000_000  # rows compared by one statement; bounds the memory of its set and of its block
 
 
 class Status(StrEnum):
@@ -141,7 +141,8 @@ def look(staging: Staging, want: Mapping[datetime, Fingerprint], *, heal: bool) 
 def described(staging: Staging, results: Mapping[datetime, HourPublish], *, samples: int, heal: bool) -> Prepared:
     """The staged delta with its description."""
     sound = {hour: result.pre for hour, result in results.items() if result.status is not Status.REFUSED}
-    diffs = describe(staging, sound, to_publish(results), samples=samples)
+    delta = {hour: (results[hour].cancels, results[hour].states) for hour in to_publish(results)}
+    diffs = describe(staging, sound, delta, samples=samples)
     return Prepared(staging, results, diffs, samples, heal)
 
 
