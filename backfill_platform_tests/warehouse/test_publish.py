@@ -23,7 +23,7 @@ from backfill_platform.warehouse.ddl import create_target
 from backfill_platform.warehouse.prepare import Status, prepare
 from backfill_platform.warehouse.publish import publish
 from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.warehouse.staging import STAGING_DATABASE, Staging
 from backfill_platform_tests.warehouse.conftest import MakeTable
 from backfill_platform_tests.warehouse.visits import (
     ELEVEN,
@@ -93,8 +93,30 @@ def test_hours_are_compared_in_portions(warehouse: Warehouse, visits: Table, mon
     old = [visit(hour, f"visitor {number}", pages=1) for hour in hours for number in range(15)]
     new = [row | {"pages": 2} for row in old]
     write_live(warehouse, visits, old)
+    warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
+    before = parts(warehouse, "transformed", visits.name)
     assert set(statuses(repair(warehouse, visits, hours, new)).values()) == {"published"}
+    published = parts(warehouse, "transformed", visits.name).keys() - before.keys()
+    assert sorted(part.split("_")[0] for part in published) == ["19980430", "19980501"]
+    warehouse.command(f"SYSTEM START MERGES {target_name(visits)}", doing="merging")
     assert_holds(warehouse, visits, new)
+
+
+def test_a_delta_of_one_part_is_not_written_a_second_time(warehouse: Warehouse, visits: Table) -> None:
+    staging = staged(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")])
+    prepare(staging, [TEN, ELEVEN])
+    assert list(parts(warehouse, STAGING_DATABASE, staging.delta_name).values()) == [0]
+
+
+def parts(warehouse: Warehouse, database: str, name: str) -> dict[str, int]:
+    """The active parts of a table, and how often the rows of each were merged."""
+    return dict(
+        warehouse.rows(
+            "SELECT name, level FROM system.parts WHERE database = {database:String} AND table = {name:String} AND active",
+            parameters={"database": database, "name": name},
+            doing="looking for parts",
+        )
+    )
 
 
 def test_a_table_with_one_row_for_each_hour_has_no_key(warehouse: Warehouse, declared: MakeTable) -> None:
