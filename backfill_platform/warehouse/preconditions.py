@@ -14,7 +14,8 @@ from backfill_platform.warehouse.client import Row, Warehouse
 from backfill_platform.warehouse.sql import SIGN, column_types, identifier, names, partition_key, sorting_key, target_name
 
 _TABLE = """
-SELECT engine, engine_full, partition_key, sorting_key, arrayZip(dependencies_database, dependencies_table)
+SELECT engine, engine_full, partition_key, sorting_key, arrayZip(dependencies_database, dependencies_table),
+    position(create_table_query, ' TTL ') > 0
 FROM system.tables WHERE database = {database:String} AND name = {name:String}
 """
 _COLUMNS = """
@@ -44,6 +45,7 @@ class Target:
     `version` is the version column of a VersionedCollapsingMergeTree. `views` are the materialized views that read the table.
     `repeatable` says whether an INSERT may be sent again under its token: the table and what the views fill remember tokens.
     `one_block` says whether cancels and states of a partition can be inserted together.
+    `expires` says whether it may have a TTL, of the table or of a column, that drops rows or values while parts are merged.
     """
 
     table: Table
@@ -53,6 +55,7 @@ class Target:
     views: tuple[str, ...] = ()
     repeatable: bool = False
     one_block: bool = True
+    expires: bool = False
 
     @property
     def replicated(self) -> bool:
@@ -118,7 +121,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
     if not found:
         raise PreconditionError(f"{table} does not exist in the warehouse; create it from its declaration with create_target")
     columns = warehouse.rows(_COLUMNS, parameters=parameters, doing=f"reading the columns of {table}")
-    engine, full, _, _, dependents = found[0]
+    engine, full, _, _, dependents, expires = found[0]
     _check_policies(warehouse, table)
     version = _version(engine, full)
     types = {name: type_ for name, type_, _ in columns}
@@ -135,6 +138,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
         views,
         repeatable=remembers and all(_fills_what_remembers(warehouse, *view) for view in dependents),
         one_block=version is not None or _at_least(warehouse.server_version, _STABLE_SORT_SINCE),
+        expires=bool(expires),
     )
 
 
@@ -187,7 +191,7 @@ def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> boo
     for place, name in filled:
         found = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
         if found:
-            engine, full, _, _, dependents = found[0]
+            engine, full, _, _, dependents, _ = found[0]
             remembers = engine.startswith("Replicated") or _remembers_tokens(full)
             return remembers and all(_fills_what_remembers(warehouse, *one) for one in dependents)
     return False
@@ -210,7 +214,7 @@ def _engine(table: Table, found: Row) -> Iterator[str]:
 
 
 def _keys(table: Table, found: Row, version: str | None) -> Iterator[str]:
-    _, _, partition, key, _ = found
+    _, _, partition, key, *_ = found
     plain = _unquoted(key)
     if plain.startswith("(") and plain.endswith(")"):  # ClickHouse keeps the brackets around a single column
         plain = plain[1:-1]
