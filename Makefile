@@ -17,12 +17,14 @@ demo: $(READY)  ## the main job on a day of real requests: land, publish, damage
 up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all of it
 	@exec $(BIN)/backfill up
 
-test: $(READY) lint  ## lint, types, import rules and the fast tests
+# CI runs .ci/run: make test TIER="not slow", about half an hour.
+TIER ?= not slow and not whole
+test: $(READY) lint  ## lint, types, import rules and the fast tests (about six minutes)
 	@scripts/need-chromium
 	@scripts/need-kafka
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --durations=15
+	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --durations=15
 
-test-slow: $(READY)  ## the slow tests
+test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-connect
 	@scripts/need-chromium
 	@scripts/need-kafka
 	$(BIN)/python -m pytest -m slow

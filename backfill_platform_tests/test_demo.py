@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 RANGE = ("--from", "1998-05-01T03", "--to", "1998-05-01T06")
 
 

@@ -30,7 +30,10 @@ from backfill_platform_tests.fixtures_stack import (
 )
 from backfill_platform_tests.fixtures_warehouse import wait_until
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc"),
+]
 
 PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "orchestration.daemon", "dagster api grpc")
 PR_SET_CHILD_SUBREAPER = 36

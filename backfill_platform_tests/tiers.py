@@ -1,7 +1,8 @@
 """The tiers of the tests, enforced when they are collected.
 
-Unmarked tests are the fast tier. One that takes longer than its tier allows fails; one in `core` that asks for an engine, or
-one that drives a browser without saying so, is refused before anything runs.
+Unmarked tests are the fast tier; CI also runs those marked `whole`, and at night those marked `slow`. One that takes longer
+than its tier allows fails; one in `core` that asks for an engine, or one that drives a browser without saying so, is refused
+before anything runs.
 """
 
 from pathlib import Path
@@ -24,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder == "browser" and item.get_closest_marker("browser") is None:
             problems.append(f"{item.nodeid} is not marked `browser`")
         if item.get_closest_marker("timeout") is None:
-            patient = item.get_closest_marker("slow") or item.get_closest_marker("browser")
+            patient = any(item.get_closest_marker(tier) for tier in ("whole", "slow"))
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS if patient else FAST_SECONDS, func_only=True))
     if problems:
         raise pytest.UsageError("\n".join(problems))

@@ -19,7 +19,7 @@ from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.whole, pytest.mark.browser]
 
 Keep = Callable[[str], None]
 Rows = dict[str, list[str]]

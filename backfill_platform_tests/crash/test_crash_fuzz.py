@@ -39,6 +39,8 @@ from backfill_platform_tests.warehouse.visits import (
     write_live,
 )
 
+pytestmark = pytest.mark.whole
+
 FAST, ALL = 20, 200
 HOURS = [TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]
 # The steps of a publish, with the most often it is taken.

@@ -45,6 +45,8 @@ from backfill_platform_tests.warehouse.visits import (
     write_parquet,
 )
 
+pytestmark = pytest.mark.whole
+
 HOURS = [TEN, ELEVEN, MIDNIGHT]
 OLD = [visit(hour, f"visitor {number}", pages=1) for hour in HOURS for number in range(5)]
 NEW = [row | {"pages": 2} for row in OLD[:12]] + [visit(hour, "added", country=None) for hour in HOURS]

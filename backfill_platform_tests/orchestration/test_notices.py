@@ -42,7 +42,7 @@ from backfill_platform_tests.repair.world import World, with_rule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")]
 
 HOURS = HourRange(hour(0), hour(3))
 PASSWORD = "ch-Pa55word"

@@ -25,7 +25,7 @@ from backfill_platform.repair.connect import Connections
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")]
 
 HOURS = HourRange.parse("1998-04-30T22", "1998-05-01T00")
 

@@ -28,7 +28,7 @@ from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over,
 from backfill_platform_tests.repair.world import World
 from backfill_platform_tests.streams.scrape import scraping
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")]
 
 KEYS = [partition_key(T0), partition_key(T0 + HOUR)]
 

@@ -15,6 +15,8 @@ from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.fixtures_warehouse import wait_until
 
+pytestmark = pytest.mark.whole
+
 WORK = 3.0
 
 Start = Callable[..., "Worker"]

@@ -11,12 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.warehouse import embedded
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.fixtures_stack import ROOT, environment
 from backfill_platform_tests.pipelines import nasa
+
+pytestmark = pytest.mark.whole
 
 HOUR = datetime(1995, 7, 1, 4, tzinfo=UTC)  # midnight at the server; all lines are of its first 18 minutes
 RANGE = ("--from", "1995-07-01T04", "--to", "1995-07-01T06")

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -82,6 +83,7 @@ def test_the_reference_sums_up_hours_by_hand() -> None:
     assert list(payments_hourly(lines)) == [(T0, 2, 151, 2, 0, 1, 150), (at(3600), 3, 14, 2, 3, 2, 12)]
 
 
+@pytest.mark.whole
 def test_a_year_of_real_baskets_gives_the_payments_of_the_reference(spark: "SparkSession") -> None:
     lines, _ = read_lines(payments.LINES_FILE)
     read = payments.parse(PIPELINE.source.lines(spark, [])).withColumn("ingestion_hour", F.date_trunc("hour", "event_time"))

@@ -130,6 +130,7 @@ def test_rows_that_fail_a_custom_check_are_set_aside_with_its_name(world: World)
     assert [row["reason"] for row in world.spark.read.parquet(*files).collect()] == ["client_id: _even"]
 
 
+@pytest.mark.whole
 def test_a_few_rows_are_shown_of_each_check_that_failed_the_same_in_any_chunking(world: World) -> None:
     together = named(outcomes(world)["raw"][0], ROWS_VALID)
     (samples,) = together.tables

@@ -25,6 +25,8 @@ from backfill_platform_tests.repair.world import World, warehouse_asset, with_ru
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 HOURS = 9
 NOW = hour(1000)
 

@@ -25,6 +25,8 @@ from backfill_platform_tests.repair.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 DAYS = 30
 MONTH = HourRange(hour(0), hour(24 * DAYS))
 NIGHT = (3, 4, 5)  # hours of the day in which nobody comes

@@ -23,6 +23,8 @@ from backfill_platform_tests.repair.replays import HOURS, ask, do, landed, read_
 from backfill_platform_tests.repair.test_land_topic import some_visits
 from backfill_platform_tests.repair.world import World
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def world(tmp_path: Path, spark: Any, warehouse: Any, broker: Broker, topics: Cluster) -> World:

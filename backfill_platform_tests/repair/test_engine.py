@@ -63,6 +63,7 @@ def test_running_again_changes_nothing(published: World) -> None:
     assert published.net() == before
 
 
+@pytest.mark.whole
 def test_hours_built_one_by_one_in_any_order_are_the_same(published: World) -> None:
     wanted = published.net()
     for number in (3, 0, 1, 2):
@@ -131,6 +132,7 @@ def test_an_hour_that_the_lake_has_lost_is_not_deleted_from_the_warehouse(publis
     assert published.lake.rows_by_hour(sessions)[hour(2)] == wanted[published.sessions][hour(2)].rows
 
 
+@pytest.mark.whole
 def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: World) -> None:
     wanted = published.net()
     for name in (published.sessions, published.hourly):
@@ -156,6 +158,7 @@ def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: Wor
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_a_difference_outside_the_contract_is_reported_by_a_dry_run_and_not_published(published: World) -> None:
     wanted = published.net()
     published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
@@ -177,6 +180,7 @@ def test_a_difference_outside_the_contract_is_reported_by_a_dry_run_and_not_publ
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_a_repair_can_be_undone_and_the_undo_as_well(published: World) -> None:
     wanted = published.net()
     published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
@@ -217,6 +221,7 @@ def test_rows_that_fail_a_check_are_set_aside_and_do_not_stop_the_good_ones(publ
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("last", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_a_repair_that_dies_after_any_step_is_completed_by_running_it_again(published: World, last: int) -> None:
     wanted = published.net()
@@ -241,6 +246,7 @@ def test_proof_of_closure_is_among_the_facts_of_the_range(published: World) -> N
     assert facts["open_at_end"] == 1
 
 
+@pytest.mark.whole
 def test_late_events_reach_the_hours_that_own_them(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> None:
     world = World.over(tmp_path, spark, warehouse, [], 3)
     source = HourlyFiles(local_uri(tmp_path) + "/%Y-%m-%dT%H.csv", encoding="ISO-8859-1")
@@ -269,6 +275,7 @@ def unpublished(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> 
     world.drop()
 
 
+@pytest.mark.whole
 def test_a_step_in_parts_does_the_same_and_what_was_finished_stays_when_the_rest_dies(
     unpublished: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from backfill_platform_tests.repair.replays import read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
 from backfill_platform_tests.repair.world import World
 
+pytestmark = pytest.mark.whole
+
 EDGE = T0 + 2 * HOUR
 
 

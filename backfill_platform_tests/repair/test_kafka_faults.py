@@ -26,6 +26,8 @@ from backfill_platform_tests.repair.replays import do, read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
 from backfill_platform_tests.repair.world import World
 
+pytestmark = pytest.mark.whole
+
 COUNT = 3000
 Do = Callable[[], Any]
 

@@ -25,6 +25,8 @@ from backfill_platform_tests.pipelines.visit_message import VisitMessage
 from backfill_platform_tests.repair.world import World
 from backfill_platform_tests.streams.registry import schema_registry
 
+pytestmark = pytest.mark.whole
+
 _AVRO = {
     "type": "record",
     "name": "Visit",

@@ -32,6 +32,8 @@ from backfill_platform_tests.pipelines import messages
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over, send, sessions_of
 from backfill_platform_tests.repair.world import World
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., World]
 
 

@@ -22,6 +22,8 @@ from backfill_platform_tests.repair.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 HOURS = 6
 
 

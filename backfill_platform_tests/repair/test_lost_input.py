@@ -24,6 +24,8 @@ from backfill_platform_tests.repair.world import World, warehouse_asset, with_ru
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 # One client clicks every 20 minutes for four hours; another comes once an hour.
 CLICKS = [Click(1, second) for second in range(0, 4 * 3600, 1200)] + [Click(2, 3600 * n + 60) for n in range(4)]
 

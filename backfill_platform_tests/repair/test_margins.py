@@ -20,6 +20,8 @@ from backfill_platform_tests.repair.world import World, warehouse_asset
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 START = playbacks.HOURS.start
 NOW = START + 1000 * HOUR
 

@@ -109,6 +109,7 @@ def test_an_unhealthy_hour_is_healed_when_it_is_asked_for(world: World, sessions
 # --- the ledger ---
 
 
+@pytest.mark.whole
 def test_the_ledger_counts_at_every_boundary(world: World, sessions: Table) -> None:
     before = world.lake.rows_by_hour(sessions)[hour(1)]
     outcomes = world.run(world.derived, SECOND)

@@ -24,6 +24,8 @@ from backfill_platform_tests.repair.world import World, warehouse_asset
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 # Three hours, at the beginning of the last of which a household paid for the fourth time in an hour.
 EVENING = HourRange(datetime(2017, 3, 1, 18, tzinfo=UTC), datetime(2017, 3, 1, 21, tzinfo=UTC))
 MALFORMED = {

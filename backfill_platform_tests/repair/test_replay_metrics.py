@@ -18,6 +18,8 @@ from backfill_platform_tests.pipelines.messages import T0
 from backfill_platform_tests.repair.replays import HOURS, ask, do, landed
 from backfill_platform_tests.streams.scrape import scrape
 
+pytestmark = pytest.mark.whole
+
 
 def test_the_figures_are_those_of_its_progress(
     tmp_path: Path, spark: Any, warehouse: Any, broker: Broker, topics: Cluster

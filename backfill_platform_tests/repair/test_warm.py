@@ -10,6 +10,8 @@ from backfill_platform.repair.warm import warm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.whole
+
 
 def test_warming_builds_sessions_and_leaves_nothing_behind(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ def test_the_copy_that_is_kept_is_the_smallest_whatever_came_first(spark: "Spark
     assert Counter((row["note"], row["ingested"]) for row in found.rows.collect()) == {(None, 1): 1, ("b", 0): 1}
 
 
+@pytest.mark.whole
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, "a", "b"])), max_size=30), st.booleans())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_key_changes_only_the_order_of_work(

@@ -186,6 +186,7 @@ def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSess
     assert max(end for _, end in files.asked) == hour(3)
 
 
+@pytest.mark.whole
 def test_proxies_that_do_not_idle_for_six_days_cost_an_hour_no_more_than_its_cap(spark: "SparkSession", tmp_path: Path) -> None:
     end, one, cap = 6 * 24 * 3600, HourRange(hour(70), hour(71)), timedelta(hours=6)
     older = [Click(1, second) for second in range(0, end, 1200)]

@@ -191,6 +191,7 @@ def test_a_versioned_hour_with_two_versions_or_an_orphan_is_healed(
     assert_holds(warehouse, table, NEW)
 
 
+@pytest.mark.whole
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     writes=st.lists(

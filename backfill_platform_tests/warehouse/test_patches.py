@@ -153,6 +153,7 @@ rows = st.lists(
 ).map(lambda found: [visit(hour, who, pages=pages, country=country) for hour, who, pages, country in found])
 
 
+@pytest.mark.whole
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=rows, after=rows)
 def test_whatever_was_published_an_undo_takes_it_back(

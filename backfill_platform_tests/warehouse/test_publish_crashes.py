@@ -31,6 +31,8 @@ from backfill_platform_tests.warehouse.visits import (
     write_live,
 )
 
+pytestmark = pytest.mark.whole
+
 STAGING_STEPS = ("leased", "fenced", "created", "loaded")
 PREPARE_STEPS = ("validated", "fingerprinted", "cancels", "states", "merged", "proven")
 PUBLISH_STEPS = ("kept", "rechecked", "attached", "verified")

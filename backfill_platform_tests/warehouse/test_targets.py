@@ -80,6 +80,7 @@ def test_only_what_differs_is_written_and_the_view_sees_it(warehouse: Warehouse,
     assert_holds(warehouse, target, NEW + OUTSIDE)
 
 
+@pytest.mark.whole
 def test_there_and_back_again_and_undone(warehouse: Warehouse, target: Table) -> None:
     """Deduplication by content would drop the third publish; one version for two states would let both vanish."""
     for rows in (NEW, OLD[:-1], NEW):
