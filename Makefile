@@ -19,7 +19,7 @@ up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all
 
 # CI runs .ci/run: make test TIER="not slow", about half an hour.
 TIER ?= not slow and not whole
-test: $(READY) lint  ## lint, types, import rules and the fast tests (about six minutes)
+test: $(READY) lint  ## lint, types, import rules and the fast tests (about five minutes)
 	@scripts/need-chromium
 	@scripts/need-kafka
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --durations=15

@@ -178,6 +178,7 @@ with dg.DagsterInstance.get() as instance:
 """
 
 
+@pytest.mark.whole
 def test_processes_write_side_by_side(ours: dg.DagsterInstance, tmp_path: Path) -> None:
     environment = {**os.environ, "DAGSTER_HOME": str(tmp_path / "ours" / "dagster"), "PYTHONPATH": str(ROOT)}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)], env=environment) for n in range(3)]

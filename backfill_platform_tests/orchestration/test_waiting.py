@@ -41,6 +41,7 @@ def live(tmp_path: Path, spark: "SparkSession", warehouse_url: str) -> Iterator[
         yield from world_of(pipeline, tmp_path, spark, warehouse)
 
 
+@pytest.mark.whole
 def test_hours_that_are_not_yet_due_leave_the_run_green_and_are_not_materialized(live: World) -> None:
     asked = HourRange(live.pipeline.start, live.pipeline.start + 6 * HOUR)
     assets = pipeline_assets(live.pipeline, shared_partitions([live.pipeline]))

@@ -100,6 +100,7 @@ class EvenClients(Sessions):
         return client % 2 == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("schema", "name", "blocked"), [(FewSessions, "_two_at_most", 1), (OncePerHour, "unique_client_id", 0)]
 )
@@ -142,6 +143,7 @@ def test_a_few_rows_are_shown_of_each_check_that_failed_the_same_in_any_chunking
     assert named(outcomes(world)["raw"][1], ROWS_VALID).tables == ()
 
 
+@pytest.mark.whole
 def test_what_was_read_is_among_the_facts_of_every_hour(world: World) -> None:
     found = outcomes(world)
     raw = {n: (one.facts["rows_read"], one.facts["rows"], one.facts["quarantined"]) for n, one in found["raw"].items()}

@@ -27,6 +27,8 @@ from backfill_platform_tests.repair.world import World, with_rule
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.whole
+
 HOURS = 3
 SPAN = HourRange(hour(0), hour(HOURS))
 
@@ -112,7 +114,6 @@ def test_a_check_that_only_pandera_can_run_is_run(world: World) -> None:
     assert verdicts(found, Verdict.FAILED)[f"transformed/{world.sessions}", "_two_at_most"] == [0, 1, 2]
 
 
-@pytest.mark.whole
 def test_lost_hours_and_files_fail_one_check_and_skip_the_others(world: World) -> None:
     sessions = world.pipeline.published[0]
     world.lake.remove_hours(sessions, [hour(0)])

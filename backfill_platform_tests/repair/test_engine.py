@@ -91,6 +91,7 @@ def test_a_repair_writes_only_what_changed_and_nothing_outside_its_range(publish
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_a_dry_run_reports_the_difference_and_changes_nothing(published: World) -> None:
     wanted = published.net()
     published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(2))

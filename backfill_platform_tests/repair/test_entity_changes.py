@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyspark.sql.types as T
+import pytest
 from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
@@ -93,6 +94,7 @@ def reference(changes: list[Change]) -> list[tuple[object, ...]]:
     return [(hour_of(one.at), one.customer, one.at, one.name) for one in found.values()]
 
 
+@pytest.mark.whole
 def test_a_late_change_repairs_the_hour_it_belongs_to(tmp_path: Path, spark: "SparkSession", warehouse_url: str) -> None:
     on_time = [
         Change(0, 0, 1, 5, "Ada"), Change(0, 1, 1, 30, "Ada L."), Change(0, 2, 2, 10, "Bob"), Change(0, 3, 2, 40, None),

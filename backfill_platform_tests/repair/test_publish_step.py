@@ -94,6 +94,7 @@ def doubled(world: World, sessions: Table) -> None:
     )
 
 
+@pytest.mark.whole
 def test_an_unhealthy_hour_is_healed_when_it_is_asked_for(world: World, sessions: Table) -> None:
     doubled(world, sessions)
     assert "states are there more than once" in publish(world)[hour(1)]

@@ -71,6 +71,7 @@ def reference(clicks: list[Click], horizon: datetime, cap: timedelta) -> Owned:
     return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("cap", "hours", "sizes"),
     [
