@@ -6,7 +6,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -84,14 +84,16 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
     rows, others = OLD, NEW
     write_live(mortal.warehouse, table, rows)
     lost = total = 1
-    survived = 0
+    tried = cut = 0
     with closing(Warehouse(proxy.url)) as line:
         while lost <= total:
             start = proxy.requests
             proxy.drop = lambda number, _, at=start + lost: number == at
-            with suppress(WarehouseUnavailable):
+            tried += 1
+            try:
                 repair(line, table, HOURS, others, lease_seconds=1)
-                survived += 1
+            except WarehouseUnavailable:
+                cut += 1
             total = max(total, proxy.requests - start)
             proxy.drop = lambda number, _: False
             assert_sound(mortal.warehouse, table, rows, others, HOURS, [f"answer {lost} lost"])
@@ -101,7 +103,7 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
             rows, others = others, rows
             lost += step
     assert total > 20
-    assert survived < total / 2
+    assert cut > tried / 5  # the others: the client library asks again, or the answer was not needed
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "view" in kind])
