@@ -89,6 +89,8 @@ def _follow(platform: Any, declared: Any, hour: datetime) -> bool:
 
 
 def _told(report: Any, where: str) -> bool:
+    if report.interrupted:
+        raise KeyboardInterrupt
     if not report.success:
         for one in report.failed:
             terminal.show_error(f"{where}{'/'.join(one.asset)} {format_hour(one.hour)}: {one.error}")

@@ -188,7 +188,7 @@ def _repair(declared: Any, hours: HourRange, damage: Damage | None, names: Seque
 
 
 def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], output: str, asked: dict[str, Any]) -> list[Any]:
-    """Walk the plans one after the other and report. What was to be built from raw hours that do not land is not begun."""
+    """Walk the plans one after the other and report. After an interrupt, or damaged hours that do not land, the rest waits."""
     from backfill_platform.local import open_platform
     from backfill_platform.orchestration.request import Request
 
@@ -206,7 +206,7 @@ def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], outp
                 # That margins have landed is no news to watchers; what is built from them is.
                 routine = lands_only and number < len(plans)
                 reports.append(platform.run(declared, one.hours, one.assets, Request(**asked, routine=routine)))
-                if radius is not None and lands_only and not reports[-1].success:
+                if reports[-1].interrupted or (radius is not None and lands_only and not reports[-1].success):
                     left = list(plans[number:])
                     break
     if output == "json":
@@ -219,7 +219,8 @@ def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], outp
     for report in reports:
         _show(report)
     for one in left:
-        terminal.show_error(f"not begun, because damaged raw hours did not land: {one.hours} (--select leaves raw as it is)")
+        why = "" if reports[-1].interrupted else ", because damaged raw hours did not land (--select leaves raw as it is)"
+        terminal.show_error(f"not begun{why}: {one.hours}")
     return reports
 
 

@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole."""
+    """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole.
+
+    `interrupted` is a run that somebody stopped: Dagster makes a failed run of Ctrl-C, and nothing may follow it.
+    """
 
     success: bool
     run_id: str
     outcomes: tuple[HourOutcome, ...]
     steps: tuple[StepFinished, ...]
     error: str = ""
+    interrupted: bool = False
 
     @property
     def failed(self) -> tuple[HourOutcome, ...]:
@@ -82,13 +86,17 @@ class Platform:
         )
         outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
         steps = tuple(event for event in events if isinstance(event, StepFinished))
-        return RunReport(result.success, result.run_id, outcomes, steps, _error(result))
+        interrupted = _interrupted(result)
+        error = "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result)
+        return RunReport(result.success, result.run_id, outcomes, steps, error, interrupted)
 
     def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None, tenant: str | None = None) -> dict[str, Any]:
         """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
         definitions = build_definitions(self.settings)
         name, who = pipeline.name, "command line"
         result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, tenant=tenant, requester=who)
+        if _interrupted(result):
+            raise PermanentError(f"interrupted; `backfill ledger {name}` tells what was taken back before")
         if not result.success:
             raise PermanentError(_error(result))
         done: dict[str, Any] = result.output_for_node(f"{name}_undo_op")
@@ -134,12 +142,18 @@ def open_spark(settings: Settings) -> Iterator["SparkSession"]:
         session.stop()
 
 
+def _step_errors(result: dg.ExecuteInProcessResult) -> list[Any]:
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return [failure.error for failure in failures if failure.error]
+
+
+def _interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    return any(error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in _step_errors(result))
+
+
 def _error(result: dg.ExecuteInProcessResult) -> str:
-    for event in result.all_events:
-        if event.is_step_failure:
-            error = event.step_failure_data.error
-            if error is not None:
-                message = (error.cause or error).message.strip()
-                # Dagster puts the class before the words; ours say all by themselves.
-                return re.sub(rf"\A{re.escape(BackfillError.__module__)}\.\w+: ", "", message)
+    for error in _step_errors(result):
+        message = (error.cause or error).message.strip()
+        # Dagster puts the class before the words; ours say all by themselves.
+        return re.sub(rf"\A{re.escape(BackfillError.__module__)}\.\w+: ", "", message)
     return "" if result.success else "the run failed before its first step; see its page in Dagster"

@@ -8,6 +8,7 @@ from backfill_platform.core.hours import HOUR
 from backfill_platform.pipelines import clickstream
 
 HOURS = 3
+EVERY = timedelta(seconds=5)
 
 _sessions, _ = clickstream.pipeline.derived
 
@@ -17,5 +18,5 @@ pipeline = replace(
     end=clickstream.pipeline.start + HOURS * HOUR,
     raw=replace(clickstream.pipeline.raw, name="watched"),
     derived=(replace(_sessions, name="watched_sessions", reads="watched"),),
-    on_gaps=GapPolicy(OnGap.PUBLISH, every=timedelta(seconds=5)),
+    on_gaps=GapPolicy(OnGap.PUBLISH, every=EVERY),
 )

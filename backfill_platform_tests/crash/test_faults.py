@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backfill_platform.core.tables import Table
-from backfill_platform.errors import BackfillError, ConcurrentWriter, PreconditionError, WarehouseUnavailable
+from backfill_platform.errors import BackfillError, ConcurrentWriter, LeaseLost, PreconditionError, WarehouseUnavailable
 from backfill_platform.warehouse import client, embedded, fingerprints, push
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.prepare import HourPublish
@@ -92,7 +92,7 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
             tried += 1
             try:
                 repair(line, table, HOURS, others, lease_seconds=1)
-            except WarehouseUnavailable:
+            except (WarehouseUnavailable, LeaseLost):
                 cut += 1
             total = max(total, proxy.requests - start)
             proxy.drop = lambda number, _: False
