@@ -23,6 +23,7 @@ from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.settings import Settings
 from backfill_platform.spark.session import session_options, use_this_interpreter
+from backfill_platform.spark.stopping import stoppable
 from backfill_platform.stack import running_services
 from backfill_platform.warehouse.client import Warehouse
 from backfill_platform.warehouse.embedded import connect_or_start
@@ -135,11 +136,12 @@ def open_spark(settings: Settings) -> Iterator["SparkSession"]:
     options = session_options(master=settings.spark_master, remote=remote, driver_memory=settings.spark_driver_memory)
     for name, value in options.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    with stoppable(builder.getOrCreate) as opened:
+        session = opened()
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 def _step_errors(result: dg.ExecuteInProcessResult) -> list[Any]:

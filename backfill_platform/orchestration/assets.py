@@ -37,6 +37,7 @@ from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome,
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
 from backfill_platform.repair.selection import with_margins
 from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.spark.stopping import stoppable
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform.warehouse.client import Warehouse
 
@@ -87,7 +88,8 @@ def pipeline_assets(
                 request = Request.from_tags(config.with_tags(context.run.tags))
                 plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected, context.run.tags))
                 wait_for_turn(context, pipeline)
-                opened = open_context(context, pipeline, connections, lambda: spark.spark_session, request)
+                session = stack.enter_context(stoppable(lambda: spark.spark_session))
+                opened = open_context(context, pipeline, connections, session, request)
                 repair = stack.enter_context(opened)
                 notice.begin(repair, plan.assets)
                 page = RepairPage(plan, repair)

@@ -23,6 +23,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.connect import Connections
 from backfill_platform.repair.drain import PERSIST, drain_topic
 from backfill_platform.repair.replay import Replay, replay
+from backfill_platform.spark.stopping import stoppable
 from backfill_platform.streams.metrics import served
 from backfill_platform.streams.replay import Options, Progress
 from backfill_platform.warehouse.ledger import Ledger
@@ -114,7 +115,7 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
                 figures = None if port is None else stack.enter_context(served(port, name))
                 counts = replay(
                     wanted,
-                    lambda: spark.spark_session,
+                    stack.enter_context(stoppable(lambda: spark.spark_session)),
                     connections.lake(),
                     cluster,
                     ledger,

@@ -67,7 +67,9 @@ def connect_server_command(*, port: int, master: str, driver_memory: str) -> lis
         **session_options(master=master, remote=None, driver_memory=driver_memory),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        # What a killed run has left takes both cores from the run that takes its place: by default for five minutes.
+        # What a killed run has left keeps both cores from the run that takes its place, by default for seven minutes. A client
+        # takes up its stream again by itself.
+        "spark.connect.execute.reattachable.senderMaxStreamDuration": "30s",
         "spark.connect.execute.manager.detachedTimeout": "30s",
         "spark.connect.execute.manager.maintenanceInterval": "10s",
     }
