@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS = 0.2
-_PLANNING_SECONDS = 10.0
+_PLANNING_SECONDS = 10.0  # then it is interrupted all the same: other jobs may keep its tasks waiting
 _PATIENCE_SECONDS = 30.0  # then it is stopped where it is: a server that does not answer must not hold anybody up
 _CLIENT = ("grpc", "pyspark.sql.connect")
 
