@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_repair_of_several_runs_and_the_next_one_does_the_rest(tmp
     assert ask(env, "verify", "clickstream", *hours).returncode == 0
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_ctrl_c_ends_the_following_of_a_pipeline(tmp_path: Path, begin: Begin) -> None:
     follow = begin(environment(tmp_path), "live", "clickstream")
     next_line(follow.stdout, "1998-04-30T22: landed")
