@@ -27,9 +27,8 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HOUR, HourRange
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
-from backfill_platform.repair.audit import failures_of, judge
+from backfill_platform.repair.audit import judge, rejects_by_hour
 from backfill_platform.spark.checks import mark_failures
 from backfill_platform.spark.schema_rules import rules_of
 from backfill_platform.spark.session import session_options, use_this_interpreter
@@ -38,7 +37,6 @@ from backfill_platform.spark.sift import Sifted
 HOURS = 24
 RESULTS = Path(__file__).parent / "results-checks.md"
 START = datetime(1998, 4, 30, 22, tzinfo=UTC)
-SPAN = HourRange(START, START + HOURS * HOUR)
 
 
 class Events(DataFrameModel):
@@ -94,15 +92,14 @@ def ours(frame: DataFrame) -> dict[str, int]:
     """Mark the rows, write the good ones, and count on the way: the failures by check, of all hours."""
     with sifted(frame) as found:
         write_nothing(found.good.select(*TABLE.column_names))
-        found.counts()
         failed: Counter[str] = Counter()
-        for of_hour in failures_of(found.rejects).values() if found.rejects is not None else ():
-            failed.update({rule: rows for rule, (rows, _) in of_hour.items()})
+        for of_hour in rejects_by_hour(found.rejects).values() if found.rejects is not None else ():
+            failed.update(of_hour.by_rule)
     return dict(failed)
 
 
 def sifted(frame: DataFrame) -> Sifted:
-    return Sifted(mark_failures(frame, RULES), TABLE.hour, SPAN, F.to_json(F.struct(*TABLE.column_names)))
+    return Sifted(mark_failures(frame, RULES), TABLE.hour, F.to_json(F.struct(*TABLE.column_names)))
 
 
 def plain_written(frame: DataFrame) -> None:

@@ -7,6 +7,7 @@ is not promoted.
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -67,7 +68,7 @@ class HourAudit:
             return self.miscount
         if self.broken:
             return f"failed {', '.join(self.broken)}"
-        if self.computed and not self.written:
+        if self.computed and self.computed == self.quarantined:
             reasons = ", ".join(f"{name} ({rows})" for name, rows in self.failures.items())
             return f"all {self.computed} rows failed a check: {reasons}"
         if not self.adds_up:
@@ -147,7 +148,7 @@ def write_and_audit(
     What is judged are the files that were written. Raises CheckFailed when a row has no hour.
     """
     spark, schema, rejects = marked.sparkSession, spark_schema(table), quarantine_of(table)
-    with Sifted(marked, table.hour, hours, payload) as sifted:
+    with Sifted(marked, table.hour, payload) as sifted:
         files = _write(sifted.good.select(*table.column_names), lake, table, hours, repair, sort_by)
         uris = [uri for written in files.values() for uri in written]
         stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
@@ -159,11 +160,7 @@ def write_and_audit(
             rows = sifted.rejects.select(F.timestamp_seconds(EPOCH).alias(rejects.hour), reason, PAYLOAD)
             set_aside = _write(rows, lake, rejects, hours, repair, ())
         lake.stage(rejects, repair, hours, set_aside)
-        audits = _with_files(judged, lake, table, hours, repair)
-        if not all(audit.adds_up for audit in audits.values()):
-            computed = sifted.counted_anew()
-            audits = {hour: replace(audit, computed=computed.get(hour, 0)) for hour, audit in audits.items()}
-    return audits
+    return _with_files(judged, lake, table, hours, repair)
 
 
 def _with_files(
@@ -198,26 +195,29 @@ def judge(
 ) -> dict[datetime, HourAudit]:
     """Counts, failures with samples, hour rules and measures of each hour.
 
-    `good` are the good rows as they were written, or as they come. Raises CheckFailed when a row has no hour.
+    `good` are the good rows as they were written, or as they come. Where they and the rejects are not as many as the action has
+    seen, the rows are counted by a pass of their own. Raises CheckFailed when a row has no hour.
     """
     aggregates = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     aggregates += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
     # 32 bits of each hash, so that the sum of two billion rows is still a bigint.
     aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
-    verdicts = {_utc(row): row for row in good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(*aggregates).collect()}
-    counts = sifted.counts()
-    if homeless := counts.get(None):
-        raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
-    failures = {} if sifted.rejects is None else failures_of(sifted.rejects)
+    by_hour = good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(F.count("*").alias("rows"), *aggregates)
+    verdicts = {_utc(row): row for row in by_hour.collect()}
+    rejects = {} if sifted.rejects is None else rejects_by_hour(sifted.rejects)
+    counts = Counter({hour: row["rows"] for hour, row in verdicts.items()})
+    counts.update({hour: of_hour.rows for hour, of_hour in rejects.items()})
+    if counts.total() != sifted.rows:
+        counts, homeless = sifted.counted_anew()
+        if homeless:
+            raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
     audits = {}
     for hour, computed in counts.items():
-        if hour is None:
-            continue
-        found, failed = verdicts.get(hour), failures.get(hour, {})
+        found, failed = verdicts.get(hour), rejects.get(hour, _NO_REJECTS)
         audits[hour] = HourAudit(
             computed=computed,
-            failures={rule.name: failed[rule.name][0] for rule in rules.rows if rule.name in failed},
-            samples={rule.name: failed[rule.name][1] for rule in rules.rows if rule.name in failed},
+            failures={rule.name: failed.by_rule[rule.name] for rule in rules.rows if rule.name in failed.by_rule},
+            samples={rule.name: failed.samples[rule.name] for rule in rules.rows if rule.name in failed.samples},
             # An hour without a good row has no verdict; it is refused as a whole.
             broken={rule.name: "" for n, rule in enumerate(rules.hours) if found is None or not found[f"rule_{n}"]},
             measures={name: 0 if found is None else int(found[f"measure_{name}"]) for name in measures},
@@ -226,14 +226,34 @@ def judge(
     return _ask_pandera(good, table, rules, audits)
 
 
-def failures_of(rejected: DataFrame) -> dict[datetime, dict[str, tuple[int, tuple[str, ...]]]]:
-    """For each hour and row rule how many rows failed it, and the first few of them, the same ones whoever computes them."""
-    by_rule = rejected.select(EPOCH, F.explode(FAILED).alias("rule"), PAYLOAD)
+@dataclass
+class HourRejects:
+    """How many rows of an hour failed a row rule, how many each rule, and the first few of these."""
+
+    rows: int = 0
+    by_rule: dict[str, int] = field(default_factory=dict)
+    samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_NO_REJECTS = HourRejects()
+
+
+def rejects_by_hour(rejects: DataFrame) -> dict[datetime, HourRejects]:
+    """The rejects of each hour that has any, summed up; the samples are the same ones whoever computes them."""
+    # Once for the row itself, without a rule, and once for each rule that it failed.
+    each = rejects.select(EPOCH, F.explode(F.concat(F.array(F.lit(None)), FAILED)).alias("rule"), PAYLOAD)
     first = F.min_by(F.left(PAYLOAD, F.lit(_SAMPLE_LETTERS)), PAYLOAD, _SAMPLE_ROWS)
-    failures: dict[datetime, dict[str, tuple[int, tuple[str, ...]]]] = {}
-    for row in by_rule.groupBy(EPOCH, "rule").agg(F.count("*").alias("rows"), first.alias("samples")).collect():
-        failures.setdefault(_utc(row), {})[row["rule"]] = (row["rows"], tuple(row["samples"]))
-    return failures
+    found: defaultdict[datetime, HourRejects] = defaultdict(HourRejects)
+    grouped = (
+        each.where(F.col(EPOCH).isNotNull()).groupBy(EPOCH, "rule").agg(F.count("*").alias("rows"), first.alias("samples"))
+    )
+    for row in grouped.collect():
+        of_hour = found[_utc(row)]
+        if row["rule"] is None:
+            of_hour.rows = row["rows"]
+        else:
+            of_hour.by_rule[row["rule"]], of_hour.samples[row["rule"]] = row["rows"], tuple(row["samples"])
+    return found
 
 
 def _ask_pandera(

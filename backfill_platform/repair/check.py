@@ -95,7 +95,7 @@ def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]
     if files := [file for file in files if file.hour not in lost]:
         rows = context.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
         marked = mark_failures(rows, rules)
-        with Sifted(marked, table.hour, there, F.to_json(F.struct(*table.column_names))) as sifted:
+        with Sifted(marked, table.hour, F.to_json(F.struct(*table.column_names))) as sifted:
             audits = judge(sifted, sifted.good, table, rules, {})
     rejects = context.lake.rows_by_hour(quarantine_of(table), hours)
     written = context.lake.rows_by_hour(table, hours)

@@ -19,7 +19,7 @@ from backfill_platform.errors import CheckFailed
 from backfill_platform.lake.tables import quarantine_of
 from backfill_platform.pipelines.clickstream import Sessions
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair import land
+from backfill_platform.repair import audit, land
 from backfill_platform.repair.audit import SAMPLES
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome
 from backfill_platform.spark.checks import ROWS_ADD_UP, ROWS_VALID
@@ -176,14 +176,36 @@ def test_lines_that_vanish_while_they_are_landed_fail_the_hour(world: World, mon
 def test_rows_that_spark_has_seen_twice_are_counted_again_before_an_hour_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting = Sifted.counts
+    monkeypatch.setattr(Sifted, "rows", 10)  # of two tasks that ran twice
+    recounted = []
+    counting = Sifted.counted_anew
 
-    def as_a_task_that_runs_twice(self: Sifted) -> dict[datetime | None, int]:
-        return {at: 2 * rows for at, rows in counting(self).items()}
+    def count(self: Sifted) -> tuple[Counter[datetime], int]:
+        recounted.append(self)
+        return counting(self)
 
-    monkeypatch.setattr(Sifted, "counts", as_a_task_that_runs_twice)
+    monkeypatch.setattr(Sifted, "counted_anew", count)
     found = outcomes(world)["transformed"]
     assert {n: (one.error, named(one, ROWS_ADD_UP).facts["computed"]) for n, one in found.items()} == {0: ("", 2), 1: ("", 3)}
+    assert recounted
+
+
+def test_an_hour_whose_rows_are_lost_on_the_way_to_its_files_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes(world)
+    writing = audit.write_by_hour
+
+    def lossy(*given: Any, **named: Any) -> dict[datetime, list[str]]:
+        return {at: files for at, files in writing(*given, **named).items() if at != hour(1)}
+
+    monkeypatch.setattr(audit, "write_by_hour", lossy)
+    sessions = world.pipeline.derived[0].table
+    found = world.run([sessions.path])[sessions.path]
+    assert {at: one.error for at, one in found.items()} == {
+        hour(0): "",
+        hour(1): "3 rows computed, but 0 written and 0 quarantined",
+    }
+    assert not named(found[hour(1)], ROWS_ADD_UP).passed
+    assert world.lake.rows_by_hour(sessions)[hour(1)] == 3
 
 
 def test_rows_without_an_hour_end_the_repair_and_nothing_of_them_is_promoted(world: World) -> None:
