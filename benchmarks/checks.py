@@ -93,7 +93,7 @@ def ours(frame: DataFrame) -> dict[str, int]:
     with sifted(frame) as found:
         write_nothing(found.good.select(*TABLE.column_names))
         failed: Counter[str] = Counter()
-        for of_hour in rejects_by_hour(found.rejects).values() if found.rejects is not None else ():
+        for of_hour in rejects_by_hour(found.rejects()).values():
             failed.update(of_hour.by_rule)
     return dict(failed)
 

@@ -156,8 +156,8 @@ def write_and_audit(
         lake.stage(table, repair, hours, files)
         reason = F.concat_ws("; ", FAILED).alias("reason")
         set_aside = {}
-        if sifted.rejects is not None:
-            rows = sifted.rejects.select(F.timestamp_seconds(EPOCH).alias(rejects.hour), reason, PAYLOAD)
+        if (rejected := sifted.rejects()) is not None:
+            rows = rejected.select(F.timestamp_seconds(EPOCH).alias(rejects.hour), reason, PAYLOAD)
             set_aside = _write(rows, lake, rejects, hours, repair, ())
         lake.stage(rejects, repair, hours, set_aside)
     return _with_files(judged, lake, table, hours, repair)
@@ -204,11 +204,12 @@ def judge(
     aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
     by_hour = good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(F.count("*").alias("rows"), *aggregates)
     verdicts = {_utc(row): row for row in by_hour.collect()}
-    rejects = {} if sifted.rejects is None else rejects_by_hour(sifted.rejects)
+    rejects = rejects_by_hour(sifted.rejects())
     counts = Counter({hour: row["rows"] for hour, row in verdicts.items()})
     counts.update({hour: of_hour.rows for hour, of_hour in rejects.items()})
     if counts.total() != sifted.rows:
-        counts, homeless = sifted.counted_anew()
+        counts, homeless = sifted.count_anew()
+        rejects = rejects_by_hour(sifted.rejects())
         if homeless:
             raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
     audits = {}
@@ -238,8 +239,10 @@ class HourRejects:
 _NO_REJECTS = HourRejects()
 
 
-def rejects_by_hour(rejects: DataFrame) -> dict[datetime, HourRejects]:
+def rejects_by_hour(rejects: DataFrame | None) -> Mapping[datetime, HourRejects]:
     """The rejects of each hour that has any, summed up; the samples are the same ones whoever computes them."""
+    if rejects is None:
+        return {}
     # Once for the row itself, without a rule, and once for each rule that it failed.
     each = rejects.select(EPOCH, F.explode(F.concat(F.array(F.lit(None)), FAILED)).alias("rule"), PAYLOAD)
     first = F.min_by(F.left(PAYLOAD, F.lit(_SAMPLE_LETTERS)), PAYLOAD, _SAMPLE_ROWS)

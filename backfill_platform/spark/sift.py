@@ -58,26 +58,27 @@ class Sifted:
         """How many rows the action has seen, with and without an hour; None where Spark did not need them."""
         return None if self._found is None else self._found["rows"]
 
-    def counted_anew(self) -> tuple[Counter[datetime], int]:
+    def count_anew(self) -> tuple[Counter[datetime], int]:
         """How many rows there are of each hour, and how many without one, by a pass of its own.
 
-        A task that Spark has run twice was seen twice by the action.
+        What the action saw is forgotten, with its rejects: a task that Spark has run twice was seen twice.
         """
+        self._found = None
         # Collected as numbers: PySpark turns timestamps into the machine's local time.
         found = self._marked.groupBy(F.unix_seconds(self._hour).alias(EPOCH)).count().collect()
         rows = {row[EPOCH]: row["count"] for row in found}
         homeless = rows.pop(None, 0)
         return Counter({datetime.fromtimestamp(epoch, UTC): count for epoch, count in rows.items()}), homeless
 
-    @cached_property
     def rejects(self) -> DataFrame | None:
-        """The rejects with `epoch` (seconds of their hour), `_failed` and `payload`; None where there are none."""
+        """The rejects with `epoch` (seconds of their hour), `_failed` and `payload`; None where the action saw none."""
         found = self._found
         if found is not None and not found["rejected"]:
             return None
         if found is not None and len(found["rejects"]) == found["rejected"]:
             return self._marked.sparkSession.createDataFrame([tuple(one) for one in found["rejects"]], _REJECTS)
-        self._kept = self._marked.where(~is_good()).select(self._reject.alias(_REJECT)).select(f"{_REJECT}.*").persist()
+        if self._kept is None:
+            self._kept = self._marked.where(~is_good()).select(self._reject.alias(_REJECT)).select(f"{_REJECT}.*").persist()
         return self._kept
 
     def __enter__(self) -> Self:

@@ -178,13 +178,13 @@ def test_rows_that_spark_has_seen_twice_are_counted_again_before_an_hour_is_refu
 ) -> None:
     monkeypatch.setattr(Sifted, "rows", 10)  # of two tasks that ran twice
     recounted = []
-    counting = Sifted.counted_anew
+    counting = Sifted.count_anew
 
     def count(self: Sifted) -> tuple[Counter[datetime], int]:
         recounted.append(self)
         return counting(self)
 
-    monkeypatch.setattr(Sifted, "counted_anew", count)
+    monkeypatch.setattr(Sifted, "count_anew", count)
     found = outcomes(world)["transformed"]
     assert {n: (one.error, named(one, ROWS_ADD_UP).facts["computed"]) for n, one in found.items()} == {0: ("", 2), 1: ("", 3)}
     assert recounted

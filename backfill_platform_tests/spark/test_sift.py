@@ -1,11 +1,12 @@
 """Rows parted by their marks: what one action sees of them, and what is computed once more."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
+from backfill_platform.spark import sift
 from backfill_platform.spark.checks import FAILED
 from backfill_platform.spark.sift import EPOCH, PAYLOAD, Sifted
 from backfill_platform_tests.events import hour
@@ -13,7 +14,7 @@ from backfill_platform_tests.events import hour
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 Row = tuple["datetime | None", int, list[str]]
 GOOD: list[Row] = [(hour(0), 1, []), (hour(0), 2, []), (hour(2), 3, [])]
@@ -29,7 +30,8 @@ def sifted(spark: "SparkSession", rows: list[Row], **limits: int) -> Sifted:
 
 
 def rejected(found: Sifted) -> Counter[tuple[int, tuple[str, ...], str]]:
-    rows = [] if found.rejects is None else found.rejects.collect()
+    rejects = found.rejects()
+    rows = [] if rejects is None else rejects.collect()
     return Counter((row[EPOCH], tuple(row[FAILED]), row[PAYLOAD]) for row in rows)
 
 
@@ -46,20 +48,32 @@ def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.good.columns == ["hour", "n", FAILED]
         assert found.rows == 6
-        assert found.counted_anew() == ({hour(0): 3, hour(2): 3}, 0)
         assert rejected(found) == expected(BAD)
-        assert found.rejects is not None
-        assert found.rejects.is_cached == computed_again
-        rejects = found.rejects
+        rejects = found.rejects()
+        assert rejects is not None
+        assert rejects.is_cached == computed_again
     assert not rejects.is_cached
+
+
+def test_what_was_seen_twice_is_counted_and_computed_anew(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(observation: "Observation") -> dict[str, Any]:
+        seen = observation.get
+        return {name: found * 2 for name, found in seen.items()}
+
+    monkeypatch.setattr(sift, "observed", twice)
+    with sifted(spark, GOOD + BAD) as found:
+        assert found.good.count() == 3
+        assert (found.rows, rejected(found)) == (12, expected(BAD * 2))
+        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
+        assert rejected(found) == expected(BAD)
 
 
 def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession") -> None:
     with sifted(spark, [*GOOD, (None, 6, [])]) as found:
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.rows == 4
-        assert found.counted_anew() == ({hour(0): 2, hour(2): 1}, 1)
-        assert found.rejects is None
+        assert found.rejects() is None
+        assert found.count_anew() == ({hour(0): 2, hour(2): 1}, 1)
 
 
 def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
@@ -69,13 +83,13 @@ def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") 
         assert joined.agg(F.count("*")).collect()[0][0] == 0
         joined.unpersist()
         assert found.rows is None
-        assert found.counted_anew() == ({hour(0): 3, hour(2): 3}, 0)
         assert rejected(found) == expected(BAD)
+        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
 
 
 def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
     with sifted(spark, []) as found:
         assert found.good.collect() == []
         assert not found.rows
-        assert found.counted_anew() == ({}, 0)
+        assert found.count_anew() == ({}, 0)
         assert rejected(found) == Counter()
