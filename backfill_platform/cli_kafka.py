@@ -51,7 +51,11 @@ _RATES = (
 @click.option(
     "--max-lag", type=click.IntRange(min=1), default=100_000, show_default=True, help="messages that it may be behind"
 )
-@click.option("--transactional", is_flag=True, help="send in transactions, for consumers that read what is committed")
+@click.option(
+    "--transactional",
+    is_flag=True,
+    help="send in transactions, for consumers that read what is committed: no message comes twice when a broker dies",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),

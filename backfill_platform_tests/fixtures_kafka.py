@@ -27,7 +27,7 @@ process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+advertised.listeners=PLAINTEXT://127.0.0.1:{told}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={folder}/data
@@ -52,7 +52,7 @@ log.initial.task.delay.ms=100
 class Broker:
     """One broker with its folder; it can be killed and started again on the same port and data.
 
-    `voters` are all nodes of its cluster; without, it is alone.
+    `voters` are all nodes of its cluster; without, it is alone. Clients are told to come to the port `told`, or its own.
     """
 
     folder: Path
@@ -60,6 +60,7 @@ class Broker:
     controller: int
     node: int = 1
     voters: tuple[str, ...] = ()
+    told: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -78,6 +79,7 @@ class Broker:
         voters = self.voters or (self.voter,)
         text = _PROPERTIES.format(
             broker=self.port,
+            told=self.told or self.port,
             controller=self.controller,
             folder=self.folder,
             node=self.node,
@@ -158,10 +160,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running_broker(folder: Path) -> Iterator[Broker]:
+def running_broker(folder: Path, *, told: int = 0) -> Iterator[Broker]:
     """A broker of a new folder, for the block. Skips the test where there are no libraries."""
     _need_libraries()
-    made = Broker(folder, *free_ports(2))
+    made = Broker(folder, *free_ports(2), told=told)
     made.prepare()
     try:
         made.start()

@@ -48,7 +48,10 @@ class ReplayConfig(dg.Config):
     bytes_per_second: float | None = Field(None, gt=0, description="the most bytes of keys and payloads per second")
     lag_group: str = Field("", description="pause while this consumer group is too far behind")
     max_lag: int = Field(100_000, gt=0, description="messages that it may be behind")
-    transactional: bool = Field(False, description="send in transactions, for consumers that read what is committed")
+    transactional: bool = Field(
+        False,
+        description="send in transactions, for consumers that read what is committed: no message comes twice when a broker dies",
+    )
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="while it runs, serve its figures for Prometheus on this port of the loopback address"
     )

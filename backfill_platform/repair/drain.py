@@ -94,10 +94,10 @@ def drain_topic(
     counted([one.hour for one in hours])
     if wrong := [one for one in hours if not one.agree]:
         told = "; ".join(f"{format_hour(one.hour)}: {one}" for one in wrong[:_SHOWN])
-        raise CheckFailed(
-            f"{len(wrong)} hours of {topic} have other counts than their replay: {told}. Let the replay end, then drain "
-            "again by the same name"
-        )
+        advice = "Let the replay end, then drain again by the same name"
+        if all(one.acknowledged is not None and (one.persisted or 0) > one.acknowledged for one in wrong):
+            advice = "Messages came twice: a broker died while they were sent. Replay with --transactional, by another name"
+        raise CheckFailed(f"{len(wrong)} hours of {topic} have other counts than their replay: {told}. {advice}")
     return DrainReport(drained, hours)
 
 

@@ -1,10 +1,14 @@
-"""The broker dies and comes back in the middle of landing, replaying and draining: nothing is lost, and the counts prove it."""
+"""The broker dies and comes back in the middle of landing, replaying and draining: nothing is lost, and the counts prove it.
+
+Before it dies its answers are lost for a moment, so that it has stored what clients believe they must send again.
+"""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,18 +17,19 @@ import pytest
 
 from backfill_platform.core.hours import HOUR
 from backfill_platform.core.pacing import Limits
-from backfill_platform.errors import BackfillError
+from backfill_platform.errors import BackfillError, CheckFailed
 from backfill_platform.repair.drain import drain_topic
 from backfill_platform.repair.replay import Replay
 from backfill_platform.streams.kafka import Cluster
 from backfill_platform.streams.replay import Options, Progress
-from backfill_platform_tests.fixtures_kafka import Broker, running_broker
+from backfill_platform_tests.fixtures_kafka import Broker, free_ports, running_broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines import messages
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over, send
 from backfill_platform_tests.repair.replays import do, read_all
 from backfill_platform_tests.repair.test_land_topic import some_visits
 from backfill_platform_tests.repair.world import World
+from backfill_platform_tests.streams.wire import Wire, wire
 
 pytestmark = pytest.mark.whole
 
@@ -32,28 +37,45 @@ COUNT = 3000
 Do = Callable[[], Any]
 
 
+@dataclass
+class Mortal:
+    """A broker of our own, to be killed, behind a wire."""
+
+    broker: Broker
+    wire: Wire
+
+    def cut(self) -> None:
+        """Its answers are lost for a second; then it dies and comes back."""
+        self.wire.lose_answers()
+        time.sleep(1)
+        self.broker.kill()
+        self.broker.start()
+
+
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of our own, to be killed."""
-    with running_broker(tmp_path_factory.mktemp("mortal")) as found:
-        yield found
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    (told,) = free_ports(1)
+    with (
+        running_broker(tmp_path_factory.mktemp("mortal"), told=told) as broker,
+        wire(told, broker.port) as between,
+    ):
+        yield Mortal(broker, between)
 
 
 @pytest.fixture
-def world(tmp_path: Path, spark: Any, warehouse: Any, mortal: Broker) -> Iterator[World]:
-    topic = mortal.topic(partitions=2)
-    send(mortal.producer(), topic, some_visits(11, COUNT, 2))
-    with closing(Cluster(mortal.config)) as cluster:
+def world(tmp_path: Path, spark: Any, warehouse: Any, mortal: Mortal) -> Iterator[World]:
+    topic = mortal.broker.topic(partitions=2)
+    send(mortal.broker.producer(), topic, some_visits(11, COUNT, 2))
+    with closing(Cluster(mortal.broker.config)) as cluster:
         yield World(tmp_path, spark, warehouse, pipeline_over(topic, 2), open_lake(tmp_path), lambda: cluster)
 
 
-def until_done(work: Do, broker: Broker, moment: threading.Event) -> Any:
+def until_done(work: Do, mortal: Mortal, moment: threading.Event) -> Any:
     """Do the work; at the moment that it sets, the broker is killed and started again. What fails is asked for again."""
 
     def power_cut() -> None:
         if moment.wait(120):
-            broker.kill()
-            broker.start()
+            mortal.cut()
 
     cut = threading.Thread(target=power_cut)
     cut.start()
@@ -69,7 +91,7 @@ def until_done(work: Do, broker: Broker, moment: threading.Event) -> Any:
         cut.join(120)
 
 
-def test_the_broker_dies_while_hours_land(world: World, mortal: Broker) -> None:
+def test_the_broker_dies_while_hours_land(world: World, mortal: Mortal) -> None:
     raw, moment = world.pipeline.raw.table, threading.Event()
 
     def parse(lines: Any) -> Any:
@@ -92,11 +114,15 @@ def test_the_broker_dies_while_hours_land(world: World, mortal: Broker) -> None:
     assert sum(len(span) for spans in landed.values() for span in spans) == COUNT
 
 
-def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(world: World, mortal: Broker) -> None:
+@pytest.mark.parametrize("transactional", [True, False])
+def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(
+    world: World, mortal: Mortal, transactional: bool
+) -> None:
     raw = world.pipeline.raw.table
     world.run([raw.path])
     cluster = world.kafka()
-    asked = Replay("faults", (world.pipeline,), world.hours, options=Options(limits=Limits(messages=600)))
+    options = Options(limits=Limits(messages=600), transactional=transactional)
+    asked = Replay("faults", (world.pipeline,), world.hours, options=options)
     moment = threading.Event()
 
     def once_under_way(progress: Progress) -> None:
@@ -107,8 +133,12 @@ def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(world: W
     assert moment.is_set()
     assert {one.hour: one.acknowledged for one in counts} == {one.hour: one.selected for one in counts}
     assert {one.hour for one in counts} == {T0, T0 + HOUR}
-    sent = read_all(cluster, world.pipeline.source.backfill_topic)
-    assert Counter(int(dict(one.headers())["backfill-position"]) for one in sent) == Counter(range(COUNT))
+    sent = Counter(
+        int(dict(one.headers())["backfill-position"]) for one in read_all(cluster, world.pipeline.source.backfill_topic)
+    )
+    assert set(sent) == set(range(COUNT))
+    # A broker that starts again knows no sender of messages older than a day, unless its transaction is open.
+    assert (sent.total() == COUNT) == transactional
 
     moment = threading.Event()
 
@@ -130,6 +160,10 @@ def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(world: W
             tell=lambda a, b: None,
         )
 
-    report = until_done(drain, mortal, moment)
-    assert sum(one.persisted for one in report.hours) == COUNT
-    assert all(one.agree for one in report.hours)
+    if transactional:
+        report = until_done(drain, mortal, moment)
+        assert sum(one.persisted for one in report.hours) == COUNT
+        assert all(one.agree for one in report.hours)
+    else:
+        with pytest.raises(CheckFailed, match=r"came twice.*--transactional"):
+            drain()
