@@ -54,7 +54,7 @@ _RATES = (
 @click.option(
     "--transactional",
     is_flag=True,
-    help="send in transactions, for consumers that read what is committed: no message comes twice when a broker dies",
+    help="send in transactions, for consumers that read what is committed: none comes twice when a broker dies",
 )
 @click.option(
     "--metrics-port",

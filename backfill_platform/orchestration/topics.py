@@ -50,7 +50,7 @@ class ReplayConfig(dg.Config):
     max_lag: int = Field(100_000, gt=0, description="messages that it may be behind")
     transactional: bool = Field(
         False,
-        description="send in transactions, for consumers that read what is committed: no message comes twice when a broker dies",
+        description="send in transactions, for consumers that read what is committed: none comes twice when a broker dies",
     )
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="while it runs, serve its figures for Prometheus on this port of the loopback address"

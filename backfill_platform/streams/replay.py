@@ -4,8 +4,8 @@ Every message carries its position in the selection. The topic itself is the rec
 reads how far each partition got, and sends what comes after it. Nothing is sent twice by that.
 
 What a client sends again because a broker died before it answered is another matter: brokers tell by the time of the messages
-whether they still know the sender (Kafka's ProducerStateManager, `producer.id.expiration.ms`, a day), and the messages of a replay
-are old. Only a sender whose transaction is open is known for longer.
+whether they still know the sender (Kafka's ProducerStateManager, `producer.id.expiration.ms`, a day), and those of a replay are
+old. Only a sender whose transaction is open is known for longer.
 """
 
 from __future__ import annotations
