@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from backfill_platform.core.tables import Column, ColumnType, Layer, Table
+from backfill_platform.core.uris import local_uri
 from backfill_platform.repair.audit import judge, rejects_by_hour
 from backfill_platform.spark.checks import mark_failures
 from backfill_platform.spark.schema_rules import rules_of
@@ -97,7 +98,7 @@ def write_nothing(frame: DataFrame) -> None:
 def write_hours(frame: DataFrame) -> None:
     """The write of a repair: shuffled and sorted by hour, to Parquet."""
     with tempfile.TemporaryDirectory() as folder:
-        write_by_hour(frame, f"file://{folder}/rows", hour=TABLE.hour)
+        write_by_hour(frame, local_uri(Path(folder, "rows")), hour=TABLE.hour)
 
 
 def ours(frame: DataFrame, write: Write = write_nothing) -> dict[str, int]:
@@ -117,7 +118,7 @@ def sifted(frame: DataFrame) -> Sifted:
 def ours_judged(frame: DataFrame) -> None:
     """What a repair does: the good rows are judged as they were written, with a hash of each hour's content."""
     with tempfile.TemporaryDirectory() as folder, sifted(frame) as found:
-        write_by_hour(found.good.select(*TABLE.column_names), f"file://{folder}/rows", hour=TABLE.hour)
+        write_by_hour(found.good.select(*TABLE.column_names), local_uri(Path(folder, "rows")), hour=TABLE.hour)
         judge(found, frame.sparkSession.read.parquet(f"{folder}/rows"), TABLE, RULES, {})
 
 

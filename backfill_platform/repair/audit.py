@@ -209,12 +209,12 @@ def judge(
     counts.update({hour: of_hour.rows for hour, of_hour in rejects.items()})
     if counts.total() != sifted.rows:
         counts, homeless = sifted.count_anew()
-        rejects = rejects_by_hour(sifted.rejects())
         if homeless:
             raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
+        rejects = rejects_by_hour(sifted.rejects())
     audits = {}
     for hour, computed in counts.items():
-        found, failed = verdicts.get(hour), rejects.get(hour, _NO_REJECTS)
+        found, failed = verdicts.get(hour), rejects[hour]
         audits[hour] = HourAudit(
             computed=computed,
             failures={rule.name: failed.by_rule[rule.name] for rule in rules.rows if rule.name in failed.by_rule},
@@ -236,17 +236,14 @@ class HourRejects:
     samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-_NO_REJECTS = HourRejects()
-
-
-def rejects_by_hour(rejects: DataFrame | None) -> Mapping[datetime, HourRejects]:
-    """The rejects of each hour that has any, summed up; the samples are the same ones whoever computes them."""
+def rejects_by_hour(rejects: DataFrame | None) -> defaultdict[datetime, HourRejects]:
+    """The rejects of each hour, summed up; the samples are the same ones whoever computes them."""
+    found: defaultdict[datetime, HourRejects] = defaultdict(HourRejects)
     if rejects is None:
-        return {}
+        return found
     # Once for the row itself, without a rule, and once for each rule that it failed.
     each = rejects.select(EPOCH, F.explode(F.concat(F.array(F.lit(None)), FAILED)).alias("rule"), PAYLOAD)
     first = F.min_by(F.left(PAYLOAD, F.lit(_SAMPLE_LETTERS)), PAYLOAD, _SAMPLE_ROWS)
-    found: defaultdict[datetime, HourRejects] = defaultdict(HourRejects)
     grouped = (
         each.where(F.col(EPOCH).isNotNull()).groupBy(EPOCH, "rule").agg(F.count("*").alias("rows"), first.alias("samples"))
     )

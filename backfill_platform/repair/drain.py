@@ -96,7 +96,7 @@ def drain_topic(
         told = "; ".join(f"{format_hour(one.hour)}: {one}" for one in wrong[:_SHOWN])
         advice = "Let the replay end, then drain again by the same name"
         if all(one.acknowledged is not None and (one.persisted or 0) > one.acknowledged for one in wrong):
-            advice = "Messages came twice: a broker died while they were sent. Replay with --transactional, by another name"
+            advice = "Messages came twice, as when a broker dies meanwhile. Replay them with --transactional to another topic"
         raise CheckFailed(f"{len(wrong)} hours of {topic} have other counts than their replay: {told}. {advice}")
     return DrainReport(drained, hours)
 

@@ -13,9 +13,11 @@ class Wire:
     def __init__(self, server: socket.socket, broker_port: int) -> None:
         self._server, self._broker_port = server, broker_port
         self._clients: set[socket.socket] = set()  # that hear the broker's answers
+        self.lost = 0
 
     def lose_answers(self) -> None:
-        """From now on nobody who is connected hears the broker; whoever connects again does."""
+        """From now on nobody who is connected hears the broker, and `lost` counts it; whoever connects again does."""
+        self.lost = 0
         self._clients.clear()
 
     def serve(self) -> None:
@@ -38,6 +40,8 @@ class Wire:
             while data := giver.recv(65_536):
                 if arrives():
                     taker.sendall(data)
+                else:
+                    self.lost += 1
         for end in (giver, taker):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

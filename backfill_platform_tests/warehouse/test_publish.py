@@ -12,7 +12,6 @@ from backfill_platform.core.identity import EMPTY
 from backfill_platform.core.tables import Partitioning, Table
 from backfill_platform.errors import (
     CheckFailed,
-    ConcurrentWriter,
     ProofFailed,
     UnhealthyHour,
 )
@@ -260,86 +259,6 @@ def test_rows_outside_the_hours_publish_nothing(warehouse: Warehouse, visits: Ta
     with pytest.raises(CheckFailed, match="lie outside the hours"):
         repair(warehouse, visits, [TEN], [visit(TEN, "ada"), visit(ELEVEN, "bob")])
     assert_holds(warehouse, visits, [])
-
-
-@pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept"])
-def test_what_a_live_writer_did_after_the_first_look_is_never_undone(warehouse: Warehouse, visits: Table, step: str) -> None:
-    """It writes to the hour TEN at the step; ELEVEN, in the same part of the delta, is published without it."""
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
-    written: list[str] = []
-
-    def interfere(name: str) -> None:
-        if name == step and not written:
-            written.append(name)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
-
-    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2)]
-    results = repair(warehouse, visits, [TEN, ELEVEN], rows, on_step=interfere)
-    assert statuses(results) == {TEN: "refused", ELEVEN: "published"}
-    assert isinstance(results[TEN].error, ConcurrentWriter)
-    assert (results[TEN].cancels, results[TEN].states) == (0, 0)
-    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=7), visit(ELEVEN, "ada", pages=2)])
-
-
-def test_what_a_live_writer_did_after_the_lake_was_read_is_never_undone(warehouse: Warehouse, visits: Table) -> None:
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1), visit(TWELVE, "ada")])
-    since = fingerprints.net(warehouse, visits, [TEN, ELEVEN, TWELVE])
-    write_live(warehouse, visits, [visit(TEN, "live")])
-    write_live(warehouse, visits, [visit(TWELVE, "bob")])
-    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2), visit(TWELVE, "ada"), visit(TWELVE, "bob")]
-    results = repair(warehouse, visits, [TEN, ELEVEN, TWELVE], rows, since=since)
-    assert statuses(results) == {TEN: "refused", ELEVEN: "published", TWELVE: "unchanged"}
-    assert isinstance(results[TEN].error, ConcurrentWriter)
-    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "live"), *rows[1:]])
-
-
-def test_a_live_writer_that_does_what_the_repair_would_do_is_let_be(warehouse: Warehouse, visits: Table) -> None:
-    """The diff is made again, and finds the rest."""
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "bob", pages=1)])
-    written: list[str] = []
-
-    def interfere(name: str) -> None:
-        if name == "kept" and not written:
-            written.append(name)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=2)])
-
-    rows = [visit(TEN, "ada", pages=2), visit(TEN, "bob", pages=2)]
-    results = repair(warehouse, visits, [TEN], rows, on_step=interfere)
-    assert (statuses(results), written) == ({TEN: "published"}, ["kept"])
-    assert (results[TEN].cancels, results[TEN].states) == (1, 1)
-    assert_holds(warehouse, visits, rows)
-
-
-def test_a_live_writer_that_never_stops_publishes_nothing(warehouse: Warehouse, visits: Table) -> None:
-    hours = [TEN + timedelta(hours=number) for number in range(8)]
-    waiting = list(hours)
-
-    def interfere(name: str) -> None:
-        if name == "proven" and waiting:
-            write_live(warehouse, visits, [visit(waiting.pop(), "live")])
-
-    results = repair(warehouse, visits, hours, [visit(hour, "ada") for hour in hours], on_step=interfere)
-    assert set(statuses(results).values()) == {"refused"}
-    assert {row[1] for row in net_rows(warehouse, visits)} == {"live"}
-
-
-def test_a_live_writer_in_the_last_moment_is_found_by_the_verification(warehouse: Warehouse, visits: Table) -> None:
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
-
-    def interfere(name: str) -> None:
-        if name == "rechecked":
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
-
-    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2)]
-    with Staging(warehouse, visits, attempt(), [TEN, ELEVEN]) as staging:
-        staging.load_rows(rows, counts(rows))
-        results = {result.hour: result for result in publish(prepare(staging, [TEN, ELEVEN]), on_step=interfere)}
-    assert statuses(results) == {TEN: "unverified", ELEVEN: "published"}
-    assert isinstance(results[TEN].error, ProofFailed)
-    assert warehouse.rows(f"SELECT count() FROM {staging.delta}", doing="looking whether it was kept") == [(4,)]
 
 
 def test_a_contract_may_take_hours_out(warehouse: Warehouse, visits: Table) -> None:
