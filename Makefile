@@ -31,7 +31,7 @@ test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-
 	$(MAKE) test-connect
 
 test-connect: $(READY)  ## the tests of Spark and of repairs once more, on Spark Connect
-	TEST_SPARK=connect $(BIN)/python -m pytest -m "not slow" backfill_platform_tests/spark backfill_platform_tests/repair
+	TEST_SPARK=connect $(BIN)/python -m pytest -m "not slow" backfill_platform_tests/adapters/spark backfill_platform_tests/repair
 
 lint: $(READY)  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Find, rebuild, prove and publish damaged hours of event pipelines.
 
-Holds: the layers of docs/architecture.md, one package each, and the entry points `definitions`, `cli`, `demo`, `stack`.
-Add here: nothing; an entry point imports what it needs from the layer below it.
+Holds: one package per layer (docs/architecture.md has the picture), and `definitions`, `settings`, `errors`.
+Add here: nothing else; new code belongs to a layer.
 Keep out: logic in any `__init__`; imports that touch Spark, the network, the environment or the clock.
 """

@@ -7,15 +7,16 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.gap_checks import gap_checks
-from backfill_platform.orchestration.hop_checks import hop_checks
-from backfill_platform.orchestration.notices import Notices
+from backfill_platform.orchestration.checks.delivery_counts import hop_checks
+from backfill_platform.orchestration.checks.gaps import gap_checks
+from backfill_platform.orchestration.dagster_overrides.private_names import Job
+from backfill_platform.orchestration.jobs.topics import drain_job, replay_job
+from backfill_platform.orchestration.jobs.undo import undo_job
+from backfill_platform.orchestration.notifications import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.range_concurrency import look_job_name, repair_job
 from backfill_platform.orchestration.resources import build_resources
-from backfill_platform.orchestration.sensors import Job, gap_sensor
-from backfill_platform.orchestration.topics import drain_job, replay_job
-from backfill_platform.orchestration.turns import look_job_name, repair_job
-from backfill_platform.orchestration.undo import undo_job
+from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.settings import Settings, load_settings
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
-from backfill_platform.core.messages import Kind, redact
-from backfill_platform.core.uris import local_uri
+from backfill_platform.domain.notification import Kind, redact
+from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import SettingsError
 
 _PORTS = {"none": 25, "starttls": 587, "tls": 465}
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     home: Path = Field(Path(".backfill"), description="folder of all embedded state: lake, warehouse, Dagster")
     project: Path = Field(Path("."), description="folder that holds workspace.yaml and dagster.yaml")
     pipelines: tuple[str, ...] = Field(
-        ("backfill_platform.pipelines.clickstream",),
+        ("backfill_platform.examples.clickstream",),
         description="modules with a `pipeline`, as a JSON list",
     )
     clickhouse_url: SecretStr | None = Field(

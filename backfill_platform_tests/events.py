@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from backfill_platform.core.hours import HOUR
-from backfill_platform.core.uris import local_uri
+from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.uris import local_uri
 
 T0 = datetime(1998, 4, 30, 22, tzinfo=UTC)
 

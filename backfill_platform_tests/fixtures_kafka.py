@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from backfill_platform.streams.kafka import Cluster
+from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform_tests.fixtures_warehouse import wait_until
 
 ROOT = Path(__file__).parent.parent

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.uris import local_uri
-from backfill_platform.lake.tables import Lake
-from backfill_platform.pipelines import clickstream
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.streams.files import ArchiveFile
 from backfill_platform_tests.events import hour, write_lines
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill_platform.spark.session import connect_server_command, session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import connect_server_command, session_options, use_this_interpreter
 from backfill_platform_tests.fixtures_warehouse import wait_until
 
 if TYPE_CHECKING:

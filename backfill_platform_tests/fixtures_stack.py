@@ -24,9 +24,9 @@ from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("backfill"))
 PIPELINES = (
-    "backfill_platform.pipelines.clickstream",
+    "backfill_platform.examples.clickstream",
     "backfill_platform_tests.browser.failing_pipeline",
-    "backfill_platform_tests.endless_pipeline",
+    "backfill_platform_tests.devstack.endless_pipeline",
 )
 START_SECONDS = 180
 STOP_SECONDS = 60

@@ -17,8 +17,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The tiers of the tests, enforced when they are collected.
 
 Unmarked tests are the fast tier; CI also runs those marked `whole`, and at night those marked `slow`. One that takes longer
-than its tier allows fails; one in `core` that asks for an engine, or one that drives a browser without saying so, is refused
+than its tier allows fails; one in `domain` that asks for an engine, or one that drives a browser without saying so, is refused
 before anything runs.
 """
 
@@ -20,8 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         folder = Path(item.path).parent.name
-        if folder == "core" and fixtures & ENGINES:
-            problems.append(f"{item.nodeid} is in core and uses {', '.join(sorted(fixtures & ENGINES))}")
+        if folder == "domain" and fixtures & ENGINES:
+            problems.append(f"{item.nodeid} is in domain and uses {', '.join(sorted(fixtures & ENGINES))}")
         if folder == "browser" and item.get_closest_marker("browser") is None:
             problems.append(f"{item.nodeid} is not marked `browser`")
         if item.get_closest_marker("timeout") is None:

@@ -29,14 +29,14 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from backfill_platform.core.tables import Column, ColumnType, Layer, Table
-from backfill_platform.core.uris import local_uri
-from backfill_platform.repair.audit import judge, rejects_by_hour
-from backfill_platform.spark.checks import mark_failures
-from backfill_platform.spark.schema_rules import rules_of
-from backfill_platform.spark.session import session_options, use_this_interpreter
-from backfill_platform.spark.sift import Sifted
-from backfill_platform.spark.writer import write_by_hour
+from backfill_platform.adapters.spark.checks import mark_failures
+from backfill_platform.adapters.spark.schema_rules import rules_of
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.split_rejects import Sifted
+from backfill_platform.adapters.spark.writer import write_by_hour
+from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.repair.write_audit_promote import judge, rejects_by_hour
 
 HOURS = 24
 COMPARED = {"ours": "pandera", "ours, written": "pandera, written", "ours, written and judged": "pandera, written"}

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import AssetPath
-from backfill_platform.spark.hours import within
-from backfill_platform.spark.reader import spark_schema
+from backfill_platform.adapters.spark.hours import within
+from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import AssetPath
 from benchmarks.contest import Ground, Took, load
 from benchmarks.end_to_end import GAP, bare_job, numbered, sessions_by_sql
 

@@ -19,18 +19,26 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import AssetPath, make_plan
-from backfill_platform.core.tables import Table
-from backfill_platform.lake.tables import Lake
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.fingerprints import Fingerprints
+from backfill_platform.adapters.clickhouse.schema import column_definitions
+from backfill_platform.adapters.clickhouse.sql import (
+    Condition,
+    names,
+    partition_key,
+    qualified,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import AssetPath, make_plan
+from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
-from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.ddl import column_definitions
-from backfill_platform.warehouse.fingerprints import Fingerprints
-from backfill_platform.warehouse.sql import Condition, names, partition_key, qualified, sorting_key, target_name, within
+from backfill_platform.repair.runner import Context, run
 from benchmarks.end_to_end import peak_memory, sessions_by_sql
 
 WRONG = 100  # one row in so many

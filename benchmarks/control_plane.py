@@ -22,12 +22,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import make_plan
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs, check_specs
+from backfill_platform.orchestration.event_reporting import report
 from backfill_platform.orchestration.partitions import range_tags
-from backfill_platform.orchestration.report import report
-from backfill_platform.pipelines import clickstream
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome, StepFinished
 
 RESULTS = Path(__file__).parent / "results-control-plane.md"
@@ -49,7 +49,7 @@ START = datetime(2025, 1, 1, tzinfo=UTC)
 STORAGES = ("stock", "ours")
 STOCK = "telemetry: {enabled: false}\n"
 OURS = STOCK + (
-    "storage:\n  custom:\n    module: backfill_platform.orchestration.event_log\n    class: EmbeddedStorage\n"
+    "storage:\n  custom:\n    module: backfill_platform.orchestration.dagster_overrides.event_log\n    class: EmbeddedStorage\n"
     "    config: {base_dir: {env: DAGSTER_HOME}}\n"
 )
 

@@ -26,20 +26,20 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import make_plan
-from backfill_platform.lake.tables import Lake, quarantine_of
-from backfill_platform.pipelines import clickstream
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.sql import FILE_SETTINGS, literal, target_name
+from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.adapters.spark.hours import between
+from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.writer import write_by_hour
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished, StepStarted
-from backfill_platform.spark.hours import between
-from backfill_platform.spark.reader import spark_schema
-from backfill_platform.spark.session import session_options, use_this_interpreter
-from backfill_platform.spark.writer import write_by_hour
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.sql import FILE_SETTINGS, literal, target_name
+from backfill_platform.repair.runner import Context, run
 
 RESULTS = Path(__file__).parent / "results-end-to-end.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -24,19 +24,19 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import make_plan
-from backfill_platform.core.uris import local_uri
-from backfill_platform.lake.tables import Lake
-from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.kafka.cluster import Cluster
+from backfill_platform.adapters.kafka.replay_selection import Selection
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.uris import local_uri
 from backfill_platform.repair.outcomes import HourOutcome
-from backfill_platform.repair.replay import Replay, replay
-from backfill_platform.spark.session import session_options, use_this_interpreter
-from backfill_platform.streams.kafka import Cluster
-from backfill_platform.streams.selection import Selection
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.ledger import Ledger
+from backfill_platform.repair.runner import Context, Landing, run
+from backfill_platform.topics.replay import Replay, replay
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over
 

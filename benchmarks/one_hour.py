@@ -17,8 +17,8 @@ from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
-from backfill_platform.core.hours import partition_key
-from backfill_platform.pipelines import clickstream
+from backfill_platform.domain.hours import partition_key
+from backfill_platform.examples import clickstream
 from benchmarks.stack import Took, stack
 
 RESULTS = Path(__file__).parent / "results-one-hour.md"

@@ -20,14 +20,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from backfill_platform.core.tables import Column, ColumnType, Layer, Table
-from backfill_platform.warehouse import embedded, fingerprints
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.ddl import create_target
-from backfill_platform.warehouse.prepare import Status, prepare
-from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.sql import names, target_name
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.prepare import Status, prepare
+from backfill_platform.adapters.clickhouse.publishing.publish import publish
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.schema import create_target
+from backfill_platform.adapters.clickhouse.sql import names, target_name
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 
 RESULTS = Path(__file__).parent / "results-publish.md"
 HEAD = """# Diff and publish

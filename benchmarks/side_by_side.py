@@ -18,12 +18,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.lake.tables import Lake
-from backfill_platform.pipelines import clickstream
-from backfill_platform.spark.session import session_options, use_this_interpreter
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.examples import clickstream
 from benchmarks import contenders, flink, small_figures
 from benchmarks.contenders import Entry
 from benchmarks.contest import Ground, Took, load

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from backfill_platform.core.hours import HourRange
+from backfill_platform.domain.hours import HourRange
 from benchmarks.contenders import BARE, BY_HOUR, OURS, SCRIPT_ALTER, SCRIPT_LIGHT, SQL
 from benchmarks.contest import Took
 from benchmarks.flink import FLINK

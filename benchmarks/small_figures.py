@@ -12,12 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import make_plan
-from backfill_platform.pipelines import clickstream
-from backfill_platform.spark.session import connect_server_command
-from backfill_platform.warehouse import embedded, fingerprints
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.spark.session import connect_server_command
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.examples import clickstream
 from benchmarks.end_to_end import peak_memory
 from benchmarks.publish import PAYMENTS, fill, generate, repair
 
@@ -26,7 +27,7 @@ IMPORT = "import time; began = time.perf_counter(); import backfill_platform.def
 FIRST_QUERY = """
 import sys, time
 from pyspark.sql import SparkSession
-from backfill_platform.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
 use_this_interpreter()
 began = time.perf_counter()
 builder = SparkSession.builder

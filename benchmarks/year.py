@@ -24,21 +24,21 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import make_plan
-from backfill_platform.core.tables import Table
-from backfill_platform.core.uris import local_uri
-from backfill_platform.lake.tables import Lake
-from backfill_platform.pipelines import clickstream
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.sql import qualified, target_name
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.detection.survey import survey
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.tables import Table
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.detect import survey
-from backfill_platform.repair.engine import Context, run
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
-from backfill_platform.spark.session import session_options, use_this_interpreter
-from backfill_platform.streams.files import ArchiveFile
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.sql import qualified, target_name
+from backfill_platform.repair.runner import Context, run
 
 RESULTS = Path(__file__).parent / "results-year.md"
 START = datetime(2025, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill_platform.core.hours import HOUR, partition_key
+from backfill_platform.domain.hours import HOUR, partition_key
 from benchmarks.stack import ROOT, Stack, stack
 from benchmarks.year import START, VISITS, write_requests
 
@@ -33,10 +33,10 @@ PIPELINE = """from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.uris import local_uri
-from backfill_platform.pipelines import clickstream
-from backfill_platform.streams.files import ArchiveFile
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.examples import clickstream
+from backfill_platform.adapters.files.hourly import ArchiveFile
 
 span = HourRange(datetime.fromisoformat("{start}"), datetime.fromisoformat("{end}"))
 source = ArchiveFile(local_uri(Path("{file}")), span, encoding="ISO-8859-1")

@@ -1,4 +1,5 @@
-"""The only Dagster code: partitions, assets, checks, jobs and resources, each a thin skin over `repair`.
+"""The only Dagster code: partitions, assets, resources, running in this process; each a thin skin over the use cases.
 
-Add here: how an outcome is shown in Dagster. Keep out: decisions about hours, SQL, Spark code.
+Add here: what Dagster needs to know. Keep out: decisions about hours, SQL, Spark code, private parts of Dagster
+(`dagster_overrides`).
 """

@@ -16,30 +16,30 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.core.hours import format_hour
-from backfill_platform.core.identity import repair_id
-from backfill_platform.core.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
-from backfill_platform.core.tables import Layer
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.adapters.kafka.cluster import Cluster
+from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.adapters.spark.stopping import stoppable
+from backfill_platform.domain.fingerprint import repair_id
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
+from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError
-from backfill_platform.orchestration.attention import TEXTS
-from backfill_platform.orchestration.notices import NOTHING, Notices, telling
-from backfill_platform.orchestration.page import RepairPage
+from backfill_platform.orchestration.checks.pending_approval import TEXTS
+from backfill_platform.orchestration.event_reporting import report
+from backfill_platform.orchestration.notifications import NOTHING, Notices, telling
 from backfill_platform.orchestration.partitions import hours_of_run
-from backfill_platform.orchestration.report import report
-from backfill_platform.orchestration.request import REPAIR_TAG, Margins, RepairConfig, Request
-from backfill_platform.orchestration.show import column_lineage, column_schema
-from backfill_platform.orchestration.turns import repairs_at_work, wait_for_turn
+from backfill_platform.orchestration.presentation.metadata import column_lineage, column_schema
+from backfill_platform.orchestration.presentation.run_summary import RepairPage
+from backfill_platform.orchestration.range_concurrency import repairs_at_work, wait_for_turn
+from backfill_platform.orchestration.run_request import REPAIR_TAG, Margins, RepairConfig, Request
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.audit import HourAudit
-from backfill_platform.repair.connect import Connections
-from backfill_platform.repair.engine import Context, Landing, run
+from backfill_platform.planning.scope import with_margins
 from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome, Listener, StepStarted
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
-from backfill_platform.repair.selection import with_margins
-from backfill_platform.spark.checks import AUDIT_CHECKS, check_name
-from backfill_platform.spark.stopping import stoppable
-from backfill_platform.streams.kafka import Cluster
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.repair.runner import Context, Landing, run
+from backfill_platform.repair.write_audit_promote import HourAudit
 
 _RETRIES = 2
 _RETRY_SECONDS = 5  # before the first retry; twice as long before each further one

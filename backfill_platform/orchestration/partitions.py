@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import dagster as dg
 
-from backfill_platform.core.hours import HOUR, HourRange, parse_hour, partition_key
+from backfill_platform.domain.hours import HOUR, HourRange, parse_hour, partition_key
 from backfill_platform.errors import SettingsError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 

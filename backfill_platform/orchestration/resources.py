@@ -7,10 +7,10 @@ from typing import Any
 
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.repair.connect import Connections
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
 from backfill_platform.repair.outcomes import Event
 from backfill_platform.settings import Settings
-from backfill_platform.spark.session import session_options, use_this_interpreter
 
 
 def build_resources(settings: Settings) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What a user writes: one file per pipeline, and the declarations it is written with (`spec`).
+"""What a user declares: `Pipeline`, its tables and checks (`spec`), columns of Kafka messages (`kafka`), loading (`registry`).
 
-Add here: pipelines that ship with the platform, each with a plain-Python reference that the tests and the demo compare with.
-Keep out: Dagster, the lake, the warehouse: everything about running a pipeline follows from its declaration.
+Add here: what a pipeline can say about itself.
+Keep out: how a pipeline is run, stored or shown; example pipelines (`examples`).
 """

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from pandera.pyspark import DataFrameModel
 
-from backfill_platform.core.code import code_digest
-from backfill_platform.core.gap_requests import GapPolicy
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import Node
-from backfill_platform.core.quiet import Quiet
-from backfill_platform.core.tables import Column, ColumnType, Layer, Partitioning, Table
-from backfill_platform.core.windows import NO_MARGIN, UntilClosed, Window
+from backfill_platform.adapters.files.hourly import FileSource
+from backfill_platform.adapters.kafka.consumer import Handler
+from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
+from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
+from backfill_platform.adapters.spark.schema_rules import rules_of
+from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.domain.code_version import code_digest
+from backfill_platform.domain.expected_empty_hours import Quiet
+from backfill_platform.domain.gap_policy import GapPolicy
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import Node
+from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
+from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
-from backfill_platform.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
-from backfill_platform.spark.schema_rules import rules_of
-from backfill_platform.spark.sessions import SESSION_START
-from backfill_platform.streams.drain import Handler
-from backfill_platform.streams.files import FileSource
-from backfill_platform.streams.topic import MESSAGE_COLUMNS, KafkaTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,8 +76,8 @@ class DerivedTable:
     each has `session_started_at`, too. Of what it returns, the rows whose `hour` is asked for are kept. `key` names the columns
     that, with the hour, identify a row; it orders the ClickHouse table. `tenant` is the one of them that says whose row it is,
     so that one tenant's rows can be undone alone. `version` replaces the digest of the code by which hours that other code has
-    built are known (`core/code.py`). `lineage` names, for computed columns, the columns of `reads` that they come from; one
-    that `reads` has by the same name comes from there without being named.
+    built are known (`domain/code_version.py`). `lineage` names, for computed columns, the columns of `reads` that they come
+    from; one that `reads` has by the same name comes from there without being named.
     """
 
     layer: Layer

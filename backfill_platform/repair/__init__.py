@@ -1,5 +1,5 @@
-"""The use cases: plan -> land -> read -> transform -> check -> stage -> diff -> prove -> publish -> verify, and finding gaps.
+"""Walking a plan: land, build, write, audit, promote, stage, compare, prove, publish, verify, undo; and the audit log of it.
 
-Each walks a plan or a range of hours over the adapters and yields what happened, hour by hour, as plain values.
-Add here: the order of things and what a failure means for an hour. Keep out: Dagster, terminals, SQL, catalog calls.
+Add here: the order of steps, and what a failure means for an hour.
+Keep out: choosing hours (`planning`), SQL and catalog calls (`adapters`), Dagster, terminals, texts for messages.
 """

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.plan import Step, in_words
-from backfill_platform.core.tables import Table
-from backfill_platform.core.windows import Stretch, UntilClosed
-from backfill_platform.lake.tables import MAIN, Lake
+from backfill_platform.adapters.iceberg.lake import MAIN, Lake
+from backfill_platform.adapters.spark.checks import FAILED, is_good, mark_failures, require_columns
+from backfill_platform.adapters.spark.dedupe import Counts, Deduplicated
+from backfill_platform.adapters.spark.events import events_for
+from backfill_platform.adapters.spark.reader import RangeRead, read_range, spark_schema
+from backfill_platform.adapters.spark.sessions import micros
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import Step, in_words
+from backfill_platform.domain.tables import Table
+from backfill_platform.domain.windows import Stretch, UntilClosed
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
 from backfill_platform.repair.outcomes import Fact, Rows
-from backfill_platform.spark.checks import FAILED, is_good, mark_failures, require_columns
-from backfill_platform.spark.dedupe import Counts, Deduplicated
-from backfill_platform.spark.events import events_for
-from backfill_platform.spark.reader import RangeRead, read_range, spark_schema
-from backfill_platform.spark.sessions import micros
+from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

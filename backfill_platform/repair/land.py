@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from backfill_platform.core.tables import Table
+from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.kafka.rows import error_of_task
+from backfill_platform.adapters.kafka.topic import TopicReader
+from backfill_platform.adapters.spark.checks import FAILED, RowRule, is_good, mark_failures, require_columns
+from backfill_platform.adapters.spark.observed import observed
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import CheckFailed, SpecError
-from backfill_platform.lake.tables import Lake
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.audit import HourAudit, owned, write_and_audit
-from backfill_platform.spark.checks import FAILED, RowRule, is_good, mark_failures, require_columns
-from backfill_platform.spark.observed import observed
-from backfill_platform.streams.files import ArchiveFile, HourlyFiles
-from backfill_platform.streams.kafka_rows import error_of_task
-from backfill_platform.streams.topic import TopicReader
+from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from backfill_platform.core.identity import Fingerprint
-from backfill_platform.core.plan import AssetPath, Step
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.plan import AssetPath, Step
 
 Fact = int | float | str | bool
 

@@ -6,26 +6,26 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from backfill_platform.core.contract import Contract, HourChange
-from backfill_platform.core.hours import HOUR, format_hour
-from backfill_platform.core.identity import Fingerprint
-from backfill_platform.core.plan import Action, Step
-from backfill_platform.core.tables import Table
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.publishing.diff import HourDiff, foreign_tenants
+from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
+from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Prepared, Status, prepare
+from backfill_platform.adapters.clickhouse.publishing.publish import publish
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.schema import create_target
+from backfill_platform.adapters.iceberg.inventory import LakeFile
+from backfill_platform.adapters.iceberg.lake import MAIN, quarantine_of
+from backfill_platform.domain.change_limits import Contract, HourChange
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.hours import HOUR, format_hour
+from backfill_platform.domain.plan import Action, Step
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError, ContractViolation, UnhealthyHour, UnsealedHour
-from backfill_platform.lake.holdings import LakeFile
-from backfill_platform.lake.tables import MAIN, quarantine_of
-from backfill_platform.repair.bookkeeping import Book
+from backfill_platform.repair.audit_log import Book
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
-from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.ddl import create_target
-from backfill_platform.warehouse.diff import HourDiff, foreign_tenants
-from backfill_platform.warehouse.patches import drop_patches
-from backfill_platform.warehouse.prepare import HourPublish, Prepared, Status, prepare
-from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.staging import Staging
 
 if TYPE_CHECKING:
-    from backfill_platform.repair.engine import Context
+    from backfill_platform.repair.runner import Context
 
 DELTA_PROVEN = "delta_proven"
 MATCHES_LAKE = "matches_lake"

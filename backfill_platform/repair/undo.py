@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from backfill_platform.core.hours import HourRange, format_hour
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.publishing.patches import Undoable, load_undone, patched_hours, undoable
+from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, prepare
+from backfill_platform.adapters.clickhouse.publishing.publish import publish
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.errors import PreconditionError, UsageError
-from backfill_platform.repair.bookkeeping import Book
-from backfill_platform.repair.engine import Context
-from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse.patches import Undoable, load_undone, patched_hours, undoable
-from backfill_platform.warehouse.prepare import HourPublish, prepare
-from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.repair.audit_log import Book
+from backfill_platform.repair.runner import Context
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from backfill_platform.pipelines import clickstream
-from backfill_platform.spark.checks import HourRule
+from backfill_platform.adapters.spark.checks import HourRule
+from backfill_platform.examples import clickstream
 
 BROKEN_HOUR = datetime(1998, 4, 30, 23, tzinfo=UTC)
 RULE = HourRule(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill_platform.core.hours import HOUR, partition_key
-from backfill_platform.pipelines import clickstream
+from backfill_platform.domain.hours import HOUR, partition_key
+from backfill_platform.examples import clickstream
 from backfill_platform_tests.browser.watched_pipeline import EVERY, HOURS
 from backfill_platform_tests.fixtures_stack import Stack, Stacks
 from backfill_platform_tests.fixtures_warehouse import raw, wait_until

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill_platform.core.hours import HOUR, format_hour, partition_key
-from backfill_platform.pipelines import clickstream_reference
-from backfill_platform.pipelines.clickstream import REQUESTS_FILE
+from backfill_platform.domain.hours import HOUR, format_hour, partition_key
+from backfill_platform.examples import clickstream_reference
+from backfill_platform.examples.clickstream import REQUESTS_FILE
 from backfill_platform_tests.browser.failing_pipeline import BROKEN_HOUR
 from backfill_platform_tests.fixtures_stack import Stack, Stacks
 from backfill_platform_tests.fixtures_warehouse import wait_until

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from backfill_platform.core.gap_requests import GapPolicy, OnGap
-from backfill_platform.core.hours import HOUR
-from backfill_platform.pipelines import clickstream
+from backfill_platform.domain.gap_policy import GapPolicy, OnGap
+from backfill_platform.domain.hours import HOUR
+from backfill_platform.examples import clickstream
 
 HOURS = 3
 EVERY = timedelta(seconds=5)

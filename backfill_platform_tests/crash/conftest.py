@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
 
 
 class Mortal:

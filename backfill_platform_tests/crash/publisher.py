@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from backfill_platform.core.tables import Partitioning
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
+from backfill_platform.adapters.clickhouse.publishing.publish import publish
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.sql import target_name
+from backfill_platform.domain.tables import Partitioning
 from backfill_platform.errors import BackfillError
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.prepare import prepare
-from backfill_platform.warehouse.publish import publish
-from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import Staging
-from backfill_platform_tests.warehouse.visits import VISITS, counts
+from backfill_platform_tests.adapters.clickhouse.visits import VISITS, counts
 
 Row = dict[str, Any]
 

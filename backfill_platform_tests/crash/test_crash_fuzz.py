@@ -10,15 +10,13 @@ from datetime import datetime
 
 import pytest
 
-from backfill_platform.core.tables import Partitioning, Table
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.patches import drop_patches
-from backfill_platform.warehouse.preconditions import check_target
-from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import STAGING_DATABASE
-from backfill_platform_tests.crash.conftest import Mortal
-from backfill_platform_tests.crash.publisher import Crash, Row, run
-from backfill_platform_tests.warehouse.visits import (
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import check_target
+from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
+from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE
+from backfill_platform.adapters.clickhouse.sql import target_name
+from backfill_platform.domain.tables import Partitioning, Table
+from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     KINDS,
     LATE,
@@ -38,6 +36,8 @@ from backfill_platform_tests.warehouse.visits import (
     visit,
     write_live,
 )
+from backfill_platform_tests.crash.conftest import Mortal
+from backfill_platform_tests.crash.publisher import Crash, Row, run
 
 pytestmark = pytest.mark.whole
 

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.core.tables import Table
+from backfill_platform.adapters.clickhouse import client, fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing import push
+from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading, Staging
+from backfill_platform.adapters.clickhouse.sql import target_name
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, LeaseLost, PreconditionError, WarehouseUnavailable
-from backfill_platform.warehouse import client, embedded, fingerprints, push
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.prepare import HourPublish
-from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import Loading, Staging
-from backfill_platform_tests.crash.conftest import Mortal
-from backfill_platform_tests.crash.proxy import Proxy
-from backfill_platform_tests.crash.test_crash_fuzz import assert_sound, drop, staging_tables
-from backfill_platform_tests.warehouse.visits import (
+from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     KINDS,
     MIDNIGHT,
@@ -44,6 +43,9 @@ from backfill_platform_tests.warehouse.visits import (
     write_live,
     write_parquet,
 )
+from backfill_platform_tests.crash.conftest import Mortal
+from backfill_platform_tests.crash.proxy import Proxy
+from backfill_platform_tests.crash.test_crash_fuzz import assert_sound, drop, staging_tables
 
 pytestmark = pytest.mark.whole
 

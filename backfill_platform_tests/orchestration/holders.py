@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from backfill_platform.streams.kafka import Cluster
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.staging import Loading
-from backfill_platform_tests.repair.world import World
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading
+from backfill_platform.adapters.kafka.cluster import Cluster
+from backfill_platform_tests.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,18 +13,18 @@ import dagster as dg
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange, partition_key
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.spark.checks import HourRule
 from backfill_platform.definitions import build_definitions
+from backfill_platform.domain.hours import HourRange, partition_key
+from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs, pipeline_assets
-from backfill_platform.orchestration.launch import dagster_instance, range_tags
+from backfill_platform.orchestration.in_process import dagster_instance, range_tags
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.pipelines import clickstream
 from backfill_platform.settings import Settings
-from backfill_platform.spark.checks import HourRule
-from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
-from backfill_platform_tests.repair.world import World, with_rule
+from backfill_platform_tests.world import World, with_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

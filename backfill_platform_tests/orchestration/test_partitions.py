@@ -4,8 +4,8 @@ import pytest
 
 from backfill_platform.definitions import build_definitions
 from backfill_platform.errors import SettingsError
+from backfill_platform.examples import clickstream, payments, playbacks
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.pipelines import clickstream, payments, playbacks
 from backfill_platform.settings import Settings
 
 

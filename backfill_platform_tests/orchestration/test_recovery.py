@@ -9,10 +9,10 @@ from dagster._core.launcher.base import WorkerStatus
 from dagster._core.storage.tags import MAX_RETRIES_TAG, WILL_RETRY_TAG
 from dagster._daemon.auto_run_reexecution.event_log_consumer import EventLogConsumerDaemon
 
-from backfill_platform.orchestration.launch import dagster_instance
-from backfill_platform.orchestration.recovery import NEVER_RETRIED, fail_dead_runs, this_process
-from backfill_platform.orchestration.request import PROCESS_TAG
-from backfill_platform.orchestration.run_launcher import CheckedRunLauncher
+from backfill_platform.orchestration.dagster_overrides.run_launcher import CheckedRunLauncher
+from backfill_platform.orchestration.in_process import dagster_instance
+from backfill_platform.orchestration.process_identity import PROCESS_TAG, this_process
+from backfill_platform.orchestration.recovery import NEVER_RETRIED, fail_dead_runs
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 

@@ -8,7 +8,8 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG, WILL_RETRY_TAG
 
-from backfill_platform.core.hours import HourRange
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.domain.hours import HourRange
 from backfill_platform.errors import (
     BackfillError,
     ContractViolation,
@@ -17,11 +18,10 @@ from backfill_platform.errors import (
     WarehouseLocked,
     WarehouseUnavailable,
 )
+from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.launch import dagster_instance
+from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
-from backfill_platform.pipelines import clickstream
-from backfill_platform.repair.connect import Connections
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from backfill_platform.core.hours import HOUR, HourRange, hour_of, partition_key
-from backfill_platform.core.uris import local_uri
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.files.hourly import HourlyFiles
+from backfill_platform.domain.hours import HOUR, HourRange, hour_of, partition_key
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.examples import playbacks
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.launch import dagster_instance, range_tags
+from backfill_platform.orchestration.in_process import dagster_instance, range_tags
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.pipelines import playbacks
 from backfill_platform.settings import Settings
-from backfill_platform.streams.files import HourlyFiles
-from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.orchestration.test_assets import PROJECT, Opened, SparkHolder
 from backfill_platform_tests.repair.test_reference_pipelines import world_of
-from backfill_platform_tests.repair.world import World
+from backfill_platform_tests.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import HealthCheck, Phase
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.tables import ColumnType, Table
-from backfill_platform.core.windows import Window
+from backfill_platform.adapters.spark.checks import require_columns
+from backfill_platform.adapters.spark.events import events_for
+from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.windows import Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.spark.checks import require_columns
-from backfill_platform.spark.events import events_for
-from backfill_platform.spark.reader import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

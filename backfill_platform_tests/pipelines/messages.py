@@ -12,14 +12,14 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.tables import Layer
-from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.adapters.kafka.payload import Payload, Text
+from backfill_platform.adapters.kafka.topic import KafkaTopic
+from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.tables import Layer
+from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.pipelines.kafka import KafkaMessage
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.spark.sessions import SESSION_START
-from backfill_platform.streams.payload import Payload, Text
-from backfill_platform.streams.topic import KafkaTopic
 
 T0 = datetime(2026, 3, 1, 10, tzinfo=UTC)
 GAP = timedelta(minutes=30)

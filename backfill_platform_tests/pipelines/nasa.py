@@ -12,14 +12,14 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.tables import Layer
-from backfill_platform.core.uris import local_uri
-from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.spark.checks import HourRule, RowRule
+from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.tables import Layer
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.spark.checks import HourRule, RowRule
-from backfill_platform.spark.sessions import SESSION_START
-from backfill_platform.streams.files import ArchiveFile
 
 GAP = timedelta(minutes=5)
 CAP = timedelta(hours=1)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from backfill_platform.lake.tables import quarantine_of
-from backfill_platform.warehouse import embedded
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.fixtures_stack import ROOT, environment
 from backfill_platform_tests.pipelines import nasa

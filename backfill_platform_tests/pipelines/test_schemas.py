@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backfill_platform import pipelines
+from backfill_platform import examples
+from backfill_platform.adapters.spark.checks import FAILED, HourRule, PanderaRule, RowRule, mark_failures
+from backfill_platform.adapters.spark.reader import spark_schema
 from backfill_platform.pipelines.registry import load_pipelines
-from backfill_platform.spark.checks import FAILED, HourRule, PanderaRule, RowRule, mark_failures
-from backfill_platform.spark.reader import spark_schema
 from backfill_platform_tests.events import T0
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ CASES: dict[str, dict[str, Cases]] = {
     },
 }
 
-MODULES = [f"{pipelines.__name__}.{module.name}" for module in pkgutil.iter_modules(pipelines.__path__)]
-PIPELINES = load_pipelines(module for module in MODULES if not module.endswith(("_reference", ".spec", ".registry", ".kafka")))
+MODULES = [f"{examples.__name__}.{module.name}" for module in pkgutil.iter_modules(examples.__path__)]
+PIPELINES = load_pipelines(module for module in MODULES if not module.endswith(("_reference", "_rule")))
 TABLES = [(pipeline.name, table.name) for pipeline in PIPELINES.values() for table in pipeline.tables]
 RULES = [
     pytest.param(name, table, rule, id=f"{table}-{rule.name}")

@@ -5,13 +5,13 @@ import pytest
 from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
-from backfill_platform.core.tables import ColumnType, Layer
-from backfill_platform.core.windows import UntilClosed, Window
+from backfill_platform.adapters.spark.checks import HourRule
+from backfill_platform.domain.tables import ColumnType, Layer
+from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import SettingsError, SpecError, UsageError
-from backfill_platform.pipelines import clickstream
+from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
 from backfill_platform.pipelines.spec import DerivedTable
-from backfill_platform.spark.checks import HourRule
 
 PIPELINE = clickstream.pipeline
 SESSIONS, HOURLY = PIPELINE.derived

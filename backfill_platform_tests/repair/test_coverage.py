@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from backfill_platform.core.hours import HOUR
+from backfill_platform.domain.hours import HOUR
 from backfill_platform.repair.build import coverage
 
 GAP = timedelta(minutes=30)

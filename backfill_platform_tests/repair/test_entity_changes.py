@@ -11,17 +11,17 @@ import pytest
 from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
-from backfill_platform.core import entities
-from backfill_platform.core.hours import HOUR, HourRange, hour_of
-from backfill_platform.core.tables import Layer
-from backfill_platform.core.uris import local_uri
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.files.hourly import HourlyFiles
+from backfill_platform.adapters.spark.entities import newest
+from backfill_platform.domain.hours import HOUR, HourRange, hour_of
+from backfill_platform.domain.tables import Layer
+from backfill_platform.domain.uris import local_uri
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
-from backfill_platform.spark.entities import newest
-from backfill_platform.streams.files import HourlyFiles
-from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import write_lines
 from backfill_platform_tests.fixtures_pipeline import open_lake
-from backfill_platform_tests.repair.world import World
+from backfill_platform_tests.oracles import entities
+from backfill_platform_tests.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,15 +15,15 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from backfill_platform.lake.tables import quarantine_of
-from backfill_platform.streams.kafka import Cluster
-from backfill_platform.streams.payload import Avro, JsonSchema, Payload, Protobuf
+from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.adapters.kafka.cluster import Cluster
+from backfill_platform.adapters.kafka.payload import Avro, JsonSchema, Payload, Protobuf
+from backfill_platform_tests.adapters.kafka.registry import schema_registry
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines.messages import T0, Visit, pipeline_over
 from backfill_platform_tests.pipelines.visit_message import VisitMessage
-from backfill_platform_tests.repair.world import World
-from backfill_platform_tests.streams.registry import schema_registry
+from backfill_platform_tests.world import World
 
 pytestmark = pytest.mark.whole
 

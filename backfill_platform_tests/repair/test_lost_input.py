@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.core.gaps import GapKind
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.uris import local_uri
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.files.hourly import HourlyFiles
+from backfill_platform.adapters.spark.checks import RowRule
+from backfill_platform.detection.survey import survey
+from backfill_platform.domain.gaps import GapKind
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import CheckFailed
-from backfill_platform.repair.detect import survey
-from backfill_platform.repair.engine import Landing
-from backfill_platform.spark.checks import RowRule
-from backfill_platform.streams.files import HourlyFiles
-from backfill_platform.warehouse.client import Warehouse
+from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.events import Click, hour, write_lines
-from backfill_platform_tests.repair.test_engine import requests
-from backfill_platform_tests.repair.world import World, warehouse_asset, with_rule
+from backfill_platform_tests.repair.test_runner import requests
+from backfill_platform_tests.world import World, warehouse_asset, with_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.core.plan import Action
-from backfill_platform.pipelines import playbacks
-from backfill_platform.repair.engine import Landing
-from backfill_platform.repair.selection import repair_assets, with_margins
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.ledger import Ledger
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import Action
+from backfill_platform.examples import playbacks
+from backfill_platform.planning.scope import repair_assets, with_margins
+from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.repair.test_reference_pipelines import world_of
-from backfill_platform_tests.repair.world import World, warehouse_asset
+from backfill_platform_tests.world import World, warehouse_asset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,23 +6,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from backfill_platform.core.contract import Contract
-from backfill_platform.core.hours import HourRange
-from backfill_platform.core.tables import Table
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing import publish as protocol
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading
+from backfill_platform.adapters.clickhouse.sql import SIGN, names, target_name
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger, LedgerEntry
+from backfill_platform.detection.survey import survey
+from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import UsageError, WarehouseUnavailable
-from backfill_platform.repair.bookkeeping import check_claims
-from backfill_platform.repair.detect import survey
-from backfill_platform.repair.explain import explain
+from backfill_platform.planning.explain import explain
+from backfill_platform.repair.audit_log import check_claims
 from backfill_platform.repair.undo import undo
-from backfill_platform.warehouse import fingerprints
-from backfill_platform.warehouse import publish as protocol
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.ledger import Ledger, LedgerEntry
-from backfill_platform.warehouse.sql import SIGN, names, target_name
-from backfill_platform.warehouse.staging import Loading
 from backfill_platform_tests.events import hour
-from backfill_platform_tests.repair.conftest import HOURS
-from backfill_platform_tests.repair.world import World, warehouse_asset
+from backfill_platform_tests.fixtures_world import HOURS
+from backfill_platform_tests.world import World, warehouse_asset
 
 SECOND = HourRange(hour(1), hour(2))
 

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill_platform.core.hours import HOUR, HourRange
-from backfill_platform.lake.tables import quarantine_of
-from backfill_platform.pipelines import payments, payments_reference, playbacks, playbacks_reference
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.examples import payments, playbacks
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.streams.files import ArchiveFile
-from backfill_platform.warehouse.client import Warehouse
 from backfill_platform_tests.events import write_lines
 from backfill_platform_tests.fixtures_pipeline import open_lake
-from backfill_platform_tests.repair.world import World, warehouse_asset
+from backfill_platform_tests.oracles import payments as payments_reference
+from backfill_platform_tests.oracles import playbacks as playbacks_reference
+from backfill_platform_tests.world import World, warehouse_asset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backfill_platform.core.plan import DRY_RUN, WAREHOUSE
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.patches import undoable
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.sql import target_name
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE
 from backfill_platform.errors import UsageError
-from backfill_platform.pipelines import clickstream_reference as reference
-from backfill_platform.repair.engine import Landing
-from backfill_platform.warehouse.client import Warehouse
-from backfill_platform.warehouse.patches import undoable
-from backfill_platform.warehouse.sql import target_name
-from backfill_platform.warehouse.staging import Staging
+from backfill_platform.examples import clickstream_reference as reference
+from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.events import T0, Click, hour, write_lines
-from backfill_platform_tests.repair.world import World
+from backfill_platform_tests.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,160 @@
+"""What is wrong with an hour whose net state and FINAL disagree, and the way back: never by guessing signs.
+
+States may be doubled, cancels may have no state. Which row is the right one cannot be told from signs, so healing writes the
+partition anew with the rows that FINAL shows, replaces it in one step, and the repair then compares those with the lake.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import Target
+from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS, merge_parts
+from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DATABASE, Staging
+from backfill_platform.adapters.clickhouse.schema import database_statement
+from backfill_platform.adapters.clickhouse.sql import (
+    SIGN,
+    hour_from,
+    hour_number,
+    identifier,
+    literal,
+    names,
+    row_identity,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.domain.fingerprint import EMPTY
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import ConcurrentWriter, ProofFailed, UnhealthyHour
+
+
+def unhealthy(warehouse: Warehouse, target: Target, hours: Collection[datetime]) -> dict[datetime, UnhealthyHour]:
+    """The hours that hold a row more than once, or a cancel without its state, or several states of one key."""
+    if not hours:
+        return {}
+    table, keys = target.table, names(sorting_key(target.table))
+    where = within(table, hours)
+    rows = f"SELECT {keys}, sum(toInt64({SIGN})) AS __net FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}, "
+    found = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, sum(__doubled), sum(__orphans), countIf(__states > 1) FROM ("
+        f"SELECT {keys}, sumIf(__net - 1, __net > 1) AS __doubled, sumIf(-__net, __net < 0) AS __orphans, "
+        f"countIf(__net > 0) AS __states FROM ({rows}{row_identity(table)}) GROUP BY {keys}) GROUP BY __hour "
+        "HAVING sum(__doubled) + sum(__orphans) + countIf(__states > 1) > 0",
+        parameters=where.parameters,
+        doing=f"looking what is wrong with {table}",
+    )
+    return {
+        hour_from(number): disagreement(
+            table,
+            hour_from(number),
+            f"{doubled} states are there more than once, {orphans} cancels have no state, {several} keys have several states",
+        )
+        for number, doubled, orphans, several in found
+    }
+
+
+def disagreement(
+    table: Table, hour: datetime, found: str = "cancels were written after the state of another row"
+) -> UnhealthyHour:
+    """The refusal of an hour, with what was found."""
+    return UnhealthyHour(
+        f"{table} {format_hour(hour)}: {found}; net state and FINAL disagree, and a repair on top would show wrong rows. "
+        "Nothing was published for this hour; ask for the repair again with healing (--heal), which replaces its partition "
+        "by what FINAL shows and then repairs that"
+    )
+
+
+def heal(staging: Staging, hours: Collection[datetime]) -> None:
+    """Replace the partitions of the hours by the rows that FINAL shows. The old parts are kept as long as patches are.
+
+    Each partition is one part, hence replaced at once or not at all. Other hours of a partition are rewritten with the rows
+    they have, and must be healthy. Raises UnhealthyHour where they are not, ConcurrentWriter when somebody writes meanwhile.
+    """
+    warehouse, table = staging.warehouse, staging.table
+    partitions = _partitions(staging, hours)
+    whole = fingerprints.partitions(warehouse, table, partitions)
+    everything = _hours_of(staging, partitions)
+    before = fingerprints.net(warehouse, table, everything)
+    shown = fingerprints.final(warehouse, table, everything, staging.target)
+    if sum(before.values(), EMPTY) != sum(whole.values(), EMPTY):
+        raise ConcurrentWriter(
+            f"{table}: the partitions to be healed are being written, or hold rows of hours before 1970; nothing was changed"
+        )
+    others = [hour for hour in everything if hour not in hours]
+    if sick := unhealthy(warehouse, staging.target, [hour for hour in others if before[hour] != shown[hour]]):
+        raise UnhealthyHour(
+            f"{table}: {', '.join(map(format_hour, sorted(sick)))} share a partition with the hours to heal and are unhealthy "
+            "themselves; nothing was changed, repair and heal them together"
+        )
+    _write_clean(staging, everything)
+    clean = fingerprints.net(warehouse, table, everything, source=staging.healed)
+    if clean != shown:
+        raise ProofFailed(f"{table}: the rewritten partitions are not what FINAL shows; nothing was changed")
+    _keep_old_parts(staging, partitions)
+    staging.lease.check()
+    rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.healed}", doing=f"healing {table}")
+    filled = {partition for (partition,) in rows}
+    for number, partition in enumerate(partitions):
+        if fingerprints.partitions(warehouse, table, [partition])[partition] != whole[partition]:
+            done = "nothing was changed" if not number else "other days are healed, this one was not changed"
+            raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be healed; {done}")
+        # Both name a staging table, so that an attempt that was fenced fails here. ClickHouse refuses to replace by nothing.
+        change = f"REPLACE PARTITION ID {literal(partition)} FROM {staging.healed}"
+        if partition not in filled:
+            change = f"MOVE PARTITION ID {literal(partition)} TO TABLE {staging.healed}"
+        warehouse.command(
+            f"ALTER TABLE {target_name(table)} {change}",
+            query_id=staging.query_id(f"heal-{partition}"),
+            doing=f"healing {table}",
+        )
+
+
+def _partitions(staging: Staging, hours: Collection[datetime]) -> list[str]:
+    where = within(staging.table, hours)
+    rows = staging.warehouse.rows(
+        f"SELECT DISTINCT _partition_id AS __id FROM {target_name(staging.table)} WHERE {where.sql} ORDER BY __id",
+        parameters=where.parameters,
+        doing=f"looking for the partitions of {staging.table}",
+    )
+    return [partition for (partition,) in rows]
+
+
+def _hours_of(staging: Staging, partitions: list[str]) -> list[datetime]:
+    rows = staging.warehouse.rows(
+        f"SELECT DISTINCT {hour_number(staging.table)} AS __hour FROM {target_name(staging.table)} "
+        "WHERE _partition_id IN {ids:Array(String)} ORDER BY __hour",
+        parameters={"ids": partitions},
+        doing=f"looking for the hours that share a partition of {staging.table}",
+    )
+    return [hour_from(number) for (number,) in rows]
+
+
+def _write_clean(staging: Staging, hours: Collection[datetime]) -> None:
+    warehouse, table = staging.warehouse, staging.table
+    where = within(table, hours)
+    columns = names([*table.column_names, *([staging.target.version] if staging.target.version else [])])
+    warehouse.empty(staging.healed, doing=f"emptying a staging table of {table}")
+    warehouse.command(
+        f"INSERT INTO {staging.healed} ({columns}, {identifier(SIGN)}) "
+        f"SELECT {columns}, 1 FROM ({staging.target.stored(where.sql)})",
+        parameters=where.parameters,
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id("clean"),
+        doing=f"writing what FINAL shows of {table}",
+    )
+    merge_parts(staging, staging.healed_name)
+
+
+def _keep_old_parts(staging: Staging, partitions: list[str]) -> None:
+    warehouse, kept = staging.warehouse, staging.sick
+    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+    staging.create_like_target(kept, again=True)
+    for partition in partitions:
+        # The parts themselves: a copy of rows would collapse what a person may want to look at.
+        warehouse.command(
+            f"ALTER TABLE {kept} ATTACH PARTITION ID {literal(partition)} FROM {target_name(staging.table)}",
+            doing=f"keeping the old parts of {staging.table}",
+        )

@@ -1,0 +1,56 @@
+"""Where the embedded ClickHouse of a folder answers, for whoever connects to it; the server itself is in `devstack`.
+
+In the data folder: `lock` (held while a server runs) and `endpoint.json` (url, pid and version, there while it answers).
+"""
+
+import fcntl
+import http.client
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+HOST = "127.0.0.1"
+PING_SECONDS = 5.0
+
+
+def running_url(data_dir: Path) -> str | None:
+    """The address of the server that owns this folder and answers, for example `http://127.0.0.1:8123`; else None."""
+    owner = read_json(data_dir / "endpoint.json")
+    url = owner.get("url")
+    if not isinstance(url, str) or not is_locked(data_dir) or not _answers(url):
+        return None
+    return url
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a file; empty when there is none, or when it is being written."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def is_locked(data_dir: Path) -> bool:
+    """Whether a server holds the lock of the folder."""
+    try:
+        with (data_dir / "lock").open("rb") as lock:
+            # A shared lock: two processes that only look must not see each other.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _answers(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or HOST, address.port, timeout=PING_SECONDS)
+    try:
+        connection.request("GET", "/ping")
+        return connection.getresponse().read() == b"Ok.\n"
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,141 @@
+"""Fingerprints of hours: of what is stored, of what should be stored, of what would turn the one into the other.
+
+All use the same hash over the declared columns in their order, on values that have the target's types, so they may be
+compared and added. Hours without rows are absent from SQL and EMPTY in the result.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from backfill_platform.adapters.clickhouse.client import Settings, Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import Target
+from backfill_platform.adapters.clickhouse.sql import (
+    FILE_SETTINGS,
+    SIGN,
+    Condition,
+    files_source,
+    hour_from,
+    hour_number,
+    identifier,
+    of_tenants,
+    row_hash,
+    target_name,
+    within,
+)
+from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
+from backfill_platform.domain.tables import Table
+
+Fingerprints = dict[datetime, Fingerprint]
+
+
+def net(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    *,
+    source: str | None = None,
+    but: Collection[str] = (),
+) -> Fingerprints:
+    """Of the net state: all stored rows with their signs; cancels take away the states they cancel, merged or not.
+
+    `source` is another quoted table of the same columns and sign, such as a delta; the target by default. The rows of the
+    tenants in `but` do not count.
+    """
+    sign = f"toInt64({identifier(SIGN)})"
+    return _fingerprints(warehouse, table, hours, source or target_name(table), sign, "the net state", but=but)
+
+
+def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
+    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is unhealthy.
+
+    `target` tells what the table is; without it, it is taken for one without versions.
+    """
+    if not hours:
+        return {}
+    source = f"({(target or Target(table)).stored(within(table, hours).sql)})"
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "FINAL")
+
+
+def states(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str) -> Fingerprints:
+    """Of a quoted table of rows without a sign, such as the desired rows."""
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the desired rows")
+
+
+def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths: Sequence[str]) -> Fingerprints:
+    """Of the lake's Parquet files, cast as `Staging.load_files` casts them. Rows of other hours do not count.
+
+    Raises PreconditionError for paths that cannot be read literally, WarehouseError for a value that does not fit.
+    """
+    if not paths:
+        return dict.fromkeys(hours, EMPTY)
+    source = f"({files_source(table, paths)})"
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=FILE_SETTINGS)
+
+
+def by_tenant(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    *,
+    final: bool = False,
+    source: str = "",
+    settings: Settings | None = None,
+) -> dict[datetime, dict[str, Fingerprint]]:
+    """For each hour and tenant that has rows: of the net state, of FINAL, or of another source of rows without a sign."""
+    where = within(table, hours)
+    sign = "toInt64(1)" if final or source else f"toInt64({identifier(SIGN)})"
+    rows = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, toString({identifier(table.tenant)}) AS __tenant, {_sums(table, sign)} "
+        f"FROM {source or target_name(table)}{' FINAL' if final else ''} WHERE {where.sql} GROUP BY __hour, __tenant",
+        parameters=where.parameters,
+        settings=settings,
+        doing=f"taking the fingerprints of the tenants of {table}",
+    )
+    found: dict[datetime, dict[str, Fingerprint]] = {}
+    for number, tenant, count, hash_ in rows:
+        found.setdefault(hour_from(number), {})[tenant] = Fingerprint(count, hash_)
+    return found
+
+
+def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
+    """Of the net state of whole partitions of the target, whatever hours they hold."""
+    rows = warehouse.rows(
+        f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({identifier(SIGN)})')} FROM {target_name(table)} "
+        "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
+        parameters={"ids": ids},
+        doing=f"taking the fingerprints of partitions of {table}",
+    )
+    found = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
+    return {partition: found.get(partition, EMPTY) for partition in ids}
+
+
+def _sums(table: Table, sign: str) -> str:
+    """Sums of signs and of signed hashes. Int64 wraps around, so sums do not depend on order and can be added."""
+    return f"sum({sign}), sum({sign} * reinterpretAsInt64({row_hash(table)}))"
+
+
+def _fingerprints(
+    warehouse: Warehouse,
+    table: Table,
+    hours: Collection[datetime],
+    source: str,
+    sign: str,
+    of: str,
+    settings: Settings | None = None,
+    but: Collection[str] = (),
+) -> Fingerprints:
+    if not hours:
+        return {}
+    where = within(table, hours)
+    if but:
+        whose = of_tenants(table, but)
+        where = Condition(f"{where.sql} AND NOT {whose.sql}", where.parameters | whose.parameters)
+    sql = f"SELECT {hour_number(table)} AS __hour, {_sums(table, sign)} FROM {source} WHERE {where.sql} GROUP BY __hour"
+    rows = warehouse.rows(
+        sql,
+        parameters=where.parameters,
+        settings=settings,
+        doing=f"taking the fingerprints of {of} of {table}",
+    )
+    found = {hour_from(number): Fingerprint(count, hash_) for number, count, hash_ in rows}
+    return {hour: found.get(hour, EMPTY) for hour in sorted(set(hours))}

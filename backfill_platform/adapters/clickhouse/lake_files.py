@@ -1,0 +1,63 @@
+"""Fingerprints of the lake's files, taken by the warehouse with their values in the types of the target."""
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.push import push_files
+from backfill_platform.adapters.clickhouse.publishing.staging import (
+    INSERT_SETTINGS,
+    REMEMBERED_INSERTS,
+    STAGING_DATABASE,
+    Loading,
+)
+from backfill_platform.adapters.clickhouse.schema import column_definitions, database_statement
+from backfill_platform.adapters.clickhouse.sql import FILE_SETTINGS, files_source, qualified
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.tables import Table
+
+
+def file_fingerprints(
+    warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
+) -> fingerprints.Fingerprints:
+    """Fingerprints of the lake's files, with their values in the types of the target. Rows of other hours do not count.
+
+    Files that are pushed go through a table that is gone afterwards. Raises as `Staging.load_files` does.
+    """
+    if loading is Loading.PULL or not uris:
+        return fingerprints.files(warehouse, table, hours, uris)
+    with _pushed(warehouse, table, uris) as scratch:
+        return fingerprints.states(warehouse, table, hours, source=scratch)
+
+
+def file_tenants(
+    warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
+) -> dict[datetime, dict[str, Fingerprint]]:
+    """As `file_fingerprints`, for each tenant that has rows."""
+    if not uris:
+        return {}
+    if loading is Loading.PULL:
+        source = f"({files_source(table, uris)})"
+        return fingerprints.by_tenant(warehouse, table, hours, source=source, settings=FILE_SETTINGS)
+    with _pushed(warehouse, table, uris) as scratch:
+        return fingerprints.by_tenant(warehouse, table, hours, source=scratch)
+
+
+@contextmanager
+def _pushed(warehouse: Warehouse, table: Table, uris: Sequence[str]) -> Iterator[str]:
+    """A quoted table of the rows of the files, for the while of the block."""
+    warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
+    scratch = qualified(STAGING_DATABASE, f"__bf_scratch_{uuid.uuid4().hex}")
+    warehouse.command(
+        f"CREATE TABLE {scratch} ({', '.join(column_definitions(table))}) ENGINE = MergeTree ORDER BY tuple() "
+        f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS}",
+        doing=f"creating a table to look at {table} of the lake",
+    )
+    try:
+        push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=INSERT_SETTINGS)
+        yield scratch
+    finally:
+        warehouse.drop(scratch, doing=f"dropping {scratch}")

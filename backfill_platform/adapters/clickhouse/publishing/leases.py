@@ -1,0 +1,194 @@
+"""Leases: one publisher for each hour of a target, with an end that a dead publisher cannot outlive.
+
+A lease is a row in `backfill.leases`, renewed while its holder lives. ClickHouse cannot compare and swap, so it is taken like
+a chair in the dark: say aloud that you sit down, then listen. Of two that do so at the same time at least one hears the other,
+and whoever hears another one stands up and tries again. Both may stand up, never both sit.
+
+Leases keep attempts that live from disturbing each other. They do not make a publish safe: a holder that was asleep finds
+its staging tables gone (`staging.fence`), and the diff of its successor is made from what is stored.
+
+Time is the warehouse's clock alone; clocks of other machines are never compared with it.
+"""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.sql import qualified, range_rows
+from backfill_platform.adapters.clickhouse.state.ledger import BOOKKEEPING_DATABASE
+from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import BackfillError, HourLeased, LeaseLost
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30
+_LONGEST = 600  # seconds; a lease that ends later was written by a clock that was ahead
+_LEASES = qualified(BOOKKEEPING_DATABASE, "leases")
+_CREATE = f"""
+CREATE TABLE IF NOT EXISTS {_LEASES} (
+    target LowCardinality(String) COMMENT 'Layer and table, such as transformed/sessions',
+    first_hour DateTime64(6, 'UTC') COMMENT 'The lease covers every hour of [first_hour, end_hour)',
+    end_hour DateTime64(6, 'UTC'),
+    holder String COMMENT 'Attempt and a random token: one process',
+    exclusive Bool COMMENT 'A publish. Dry runs only say that they are alive',
+    expires_at DateTime64(6, 'UTC') COMMENT 'Of the newest row of a holder; 1970 when it was given back',
+    written_at DateTime64(6, 'UTC')
+) ENGINE = MergeTree ORDER BY (target, first_hour, holder) TTL toDateTime(written_at) + INTERVAL 1 DAY
+"""
+_LIVE = f"""
+SELECT holder, toUnixTimestamp(first_hour) AS first, toUnixTimestamp(end_hour) AS last,
+    argMax(exclusive, written_at) AS excludes, argMax(expires_at, written_at) AS until
+FROM {_LEASES} WHERE target = {{target:String}} GROUP BY holder, first_hour, end_hour
+HAVING until > now64(6, 'UTC') AND until < now64(6, 'UTC') + toIntervalSecond({_LONGEST})
+"""
+_NEW_ROW = f"""
+INSERT INTO {_LEASES} (target, first_hour, end_hour, holder, exclusive, expires_at, written_at)
+SELECT {{target:String}}, toDateTime64(first, 6, 'UTC'), toDateTime64(last, 6, 'UTC'), {{holder:String}}, {{exclusive:Bool}},
+"""
+# Later than whatever the holder wrote before, also when the clock was set back.
+_NOW = (
+    f"greatest(now64(6, 'UTC'), (SELECT max(written_at) FROM {_LEASES} WHERE target = {{target:String}} "
+    "AND holder = {holder:String}) + toIntervalMicrosecond(1))"
+)
+_UNTIL = f"now64(6, 'UTC') + toIntervalSecond({{seconds:UInt32}}), {_NOW}"
+_TAKE = f"{_NEW_ROW} {_UNTIL} FROM"
+_RELEASE = f"{_NEW_ROW} toDateTime64(0, 6, 'UTC'), {_NOW} FROM"
+# Only what still is live: whoever was sent away does not come back.
+_RENEW = f"{_NEW_ROW} {_UNTIL} FROM ({_LIVE}) WHERE holder = {{holder:String}}"
+_SETTINGS = {"async_insert": 0, "insert_deduplicate": 0}
+
+
+class Lease:
+    """The hours of a target, held by one attempt from `take` to `release`, while `renewed`.
+
+    `holder` begins with the name of the attempt: a repair that is run again under its name takes over from itself at once.
+    An exclusive lease waits up to `patience` seconds for other holders, which is longer than a dead one's lease lasts.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        table: Table,
+        hours: Collection[datetime],
+        *,
+        attempt: str,
+        token: str,
+        exclusive: bool,
+        seconds: int = LEASE_SECONDS,
+        patience: float | None = None,
+    ) -> None:
+        self.holder = f"{attempt}_{token}"
+        self._warehouse = warehouse
+        self._table = table
+        self._attempt = attempt
+        self._exclusive = exclusive
+        self._seconds = seconds
+        self._patience = seconds + 5 if patience is None else patience
+        self._hours = sorted(hours)
+        self._ranges = [(int(found.start.timestamp()), int(found.end.timestamp())) for found in merge_hours(hours)]
+
+    def take(self) -> None:
+        """Take the lease. Raises HourLeased, naming the holder, when somebody else keeps an hour for too long."""
+        create_leases(self._warehouse)
+        for attempt in Retrying(
+            retry=retry_if_exception_type(HourLeased),
+            stop=stop_after_delay(self._patience),
+            wait=wait_random(0.05, 0.5),  # or two that stand up would sit down again together
+            reraise=True,
+        ):
+            with attempt:
+                self._refuse_others()
+                self._write(_TAKE)
+                try:
+                    self._refuse_others()
+                except HourLeased:
+                    self._write(_RELEASE)
+                    raise
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease ran out, as it does while a process sleeps."""
+        if self.holder not in live_holders(self._warehouse, self._table):
+            raise LeaseLost(f"{self._table}: the lease of {self.holder} has run out; nothing was published, run it again")
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._write(_RELEASE)
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the lease from a thread of its own until the block ends; whoever is killed renews no more."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(self._seconds / 3):
+                try:
+                    self._write(_RENEW)
+                except BackfillError as error:  # it may work the next time; if not, `check` finds out
+                    logger.warning("could not renew the lease of %s: %s", self._table, error)
+
+        thread = threading.Thread(target=renew, name=f"lease of {self._table}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _refuse_others(self) -> None:
+        for holder, until, first, end in self._others():
+            raise HourLeased(
+                f"{self._table}: the hours from {format_hour(first)} to {format_hour(end)} are being repaired by "
+                f"{holder}, until {until:%H:%M:%S} UTC at least; wait for it or stop it, then run this again"
+            )
+
+    def _others(self) -> list[tuple[str, datetime, datetime, datetime]]:
+        """Who else holds one of the hours for a publish. Earlier processes of the same attempt are sent away."""
+        found = []
+        for holder, start, end, exclusive, until in _live(self._warehouse, self._table):
+            overlaps = any(start < last and first < end for first, last in self._ranges)
+            if not (self._exclusive and exclusive and overlaps) or holder == self.holder:
+                continue
+            if holder.rpartition("_")[0] == self._attempt:
+                self._write(_RELEASE, holder=holder, hours=HourRange(_utc(start), _utc(end)))
+            else:
+                found.append((holder, until, _utc(start), _utc(end)))
+        return found
+
+    def _write(self, statement: str, *, holder: str = "", hours: Iterable[datetime] | None = None) -> None:
+        self._warehouse.command(
+            statement if statement == _RENEW else f"{statement} ({range_rows(hours or self._hours)})",
+            parameters={
+                "target": str(self._table),
+                "holder": holder or self.holder,
+                "exclusive": self._exclusive,
+                "seconds": self._seconds,
+            },
+            settings=_SETTINGS,
+            doing=f"leasing hours of {self._table}",
+        )
+
+
+def create_leases(warehouse: Warehouse) -> None:
+    """Create the table of leases when it is absent."""
+    warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the table of leases")
+    warehouse.command(_CREATE, doing="creating the table of leases")
+
+
+def live_holders(warehouse: Warehouse, table: Table) -> set[str]:
+    """Everybody who works on the target now, dry runs included."""
+    return {holder for holder, *_ in _live(warehouse, table)}
+
+
+def _live(warehouse: Warehouse, table: Table) -> list[tuple[str, int, int, bool, datetime]]:
+    rows = warehouse.rows(_LIVE, parameters={"target": str(table)}, doing=f"looking who works on {table}")
+    return [(holder, start, end, exclusive, until) for holder, start, end, exclusive, until in rows]
+
+
+def _utc(number: int) -> datetime:
+    return datetime.fromtimestamp(number, UTC)

@@ -1,0 +1,207 @@
+"""Patches: the deltas of publishes, kept so that they can be undone, and the undoing.
+
+A patch is kept just before it is published, by attaching the delta's parts to a table of its own: no rows are copied. An undo
+writes the inverse, for each row only where the stored row still is what the patch wrote; other rows are conflicts and stay.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS
+from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DATABASE, Staging
+from backfill_platform.adapters.clickhouse.schema import database_statement
+from backfill_platform.adapters.clickhouse.sql import (
+    SIGN,
+    Condition,
+    hour_from,
+    hour_number,
+    identifier,
+    names,
+    of_tenants,
+    qualified,
+    row_hash,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import PreconditionError
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A row that the undo leaves alone, because it is no longer what the patch wrote: its hour and its key as text."""
+
+    hour: datetime
+    key: str
+
+
+@dataclass(frozen=True)
+class Undoable:
+    """What an undo of a patch can and cannot take back: rows by hour, and some of the conflicts."""
+
+    rows: Mapping[datetime, int]
+    conflicts: int
+    shown: tuple[Conflict, ...]
+
+
+def keep_patch(staging: Staging) -> None:
+    """Keep the delta of an attempt that is about to be published, in place of what the same staging has kept before.
+
+    It cannot be undone before `confirm_patch`: somebody else may publish the same rows when nothing comes of this publish.
+    """
+    warehouse, table = staging.warehouse, staging.table
+    patch = staging.pending_patch
+    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+    staging.create_like_target(patch, again=True)
+    warehouse.command(
+        f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
+        doing=f"keeping the patch of {table} (when the staging table is gone, a newer attempt has taken over)",
+    )
+
+
+def confirm_patch(staging: Staging) -> None:
+    """Make the kept delta a patch, now that it is published; confirming twice is fine.
+
+    A process that dies before this leaves rows that an undo does not know: rather than taking back what is somebody else's.
+    """
+    ((pending,),) = staging.warehouse.rows(
+        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
+        parameters={"database": PATCHES_DATABASE, "name": f"{staging.patch_name}_pending"},
+        doing=f"looking for the patch of {staging.table}",
+    )
+    if pending:
+        staging.warehouse.command(
+            f"RENAME TABLE {staging.pending_patch} TO {staging.patch}", doing=f"confirming the patch of {staging.table}"
+        )
+
+
+def forget_patch(staging: Staging) -> None:
+    """Drop what was kept of a delta that is not published after all."""
+    staging.warehouse.drop(staging.pending_patch, doing=f"forgetting the patch of {staging.table}")
+
+
+def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
+    """Drop the patches of a table that were kept longer ago; returns how many. They can no longer be undone."""
+    found = warehouse.rows(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
+        "AND metadata_modification_time <= now() - toIntervalDay({days:UInt32})",
+        parameters={"database": PATCHES_DATABASE, "target": str(table), "days": older_than_days},
+        doing=f"looking for old patches of {table}",
+    )
+    for (name,) in found:
+        warehouse.drop(qualified(PATCHES_DATABASE, name), doing="dropping an old patch")
+    return len(found)
+
+
+def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None) -> tuple[datetime, ...]:
+    """The hours that a patch changed, for one tenant or all.
+
+    Raises PreconditionError when it was not kept, or no longer is; UsageError when the table has no tenants.
+    """
+    patch, whose = _patch(warehouse, table, attempt), _of(table, tenant)
+    sql = f"SELECT DISTINCT {hour_number(table)} FROM {patch} WHERE {whose.sql}"
+    rows = warehouse.rows(sql, parameters=whose.parameters, doing="reading a patch")
+    return tuple(sorted(hour_from(number) for (number,) in rows))
+
+
+def undoable(
+    warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime], tenant: str | None = None
+) -> Undoable:
+    """What an undo of the given hours, and of one tenant only if it is given, would take back, and what it must leave."""
+    where, keys, patch = _of_tenant(table, hours, tenant), names(sorting_key(table)), _patch(warehouse, table, attempt)
+    ours = _ours(table, patch, where.sql)
+    changed = f"SELECT DISTINCT {keys} FROM {patch} WHERE {where.sql}"
+    rows = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, count() FROM ({ours}) GROUP BY __hour",
+        parameters=where.parameters,
+        doing=f"comparing a patch with {table}",
+    )
+    lost = f"SELECT {keys} FROM ({changed}) WHERE ({keys}) NOT IN ({ours})"
+    ((count,),) = warehouse.rows(f"SELECT count() FROM ({lost})", parameters=where.parameters, doing="counting conflicts")
+    text = f"toString(tuple({names(table.key) or identifier(table.hour)}))"
+    shown = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, {text} FROM ({lost}) ORDER BY {keys} LIMIT {_SHOWN}",
+        parameters=where.parameters,
+        doing="reading conflicts",
+    )
+    return Undoable(
+        {hour_from(number): rows_ for number, rows_ in rows},
+        count,
+        tuple(Conflict(hour_from(number), key) for number, key in shown),
+    )
+
+
+def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], tenant: str | None = None) -> None:
+    """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`, for one tenant or all.
+
+    That is the stored rows, but for those the patch wrote and that are still there, and the rows that it cancelled instead.
+    """
+    table = staging.table
+    where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
+    patch = _patch(staging.warehouse, table, attempt)
+    undone = _of_tenant(table, hours, tenant)
+    ours = _ours(table, patch, undone.sql)
+    staging.warehouse.command(
+        f"INSERT INTO {staging.desired} ({columns}) "
+        f"SELECT {columns} FROM ({staging.target.stored(where.sql)}) WHERE ({keys}) NOT IN ({ours}) "
+        f"UNION ALL SELECT {columns} FROM {patch} "
+        f"WHERE {where.sql} AND {identifier(SIGN)} = -1 AND ({keys}) IN ({ours})",
+        parameters=undone.parameters,
+        settings=DELTA_SETTINGS,
+        query_id=staging.query_id("undo"),
+        doing=f"computing {table} without the patch {attempt}",
+    )
+
+
+def _of_tenant(table: Table, hours: Collection[datetime], tenant: str | None) -> Condition:
+    where, whose = within(table, hours), _of(table, tenant)
+    return Condition(f"{where.sql} AND {whose.sql}", {**where.parameters, **whose.parameters})
+
+
+def _of(table: Table, tenant: str | None) -> Condition:
+    return Condition("true") if tenant is None else of_tenants(table, [tenant])
+
+
+def _ours(table: Table, patch: str, where: str) -> str:
+    """The keys of the patch whose stored row still is what the patch wrote: the same row, or none where it removed one."""
+    keys, hash_ = names(sorting_key(table)), row_hash(table)
+    written = (
+        f"SELECT {keys}, countIf({SIGN} = 1) AS __writes, anyIf({hash_}, {SIGN} = 1) AS __written "
+        f"FROM {patch} WHERE {where} GROUP BY {keys}"
+    )
+    stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {target_name(table)} FINAL WHERE {where}"
+    return (
+        f"SELECT {keys} FROM ({written}) AS __patch LEFT JOIN ({stored}) AS __now USING ({keys}) "
+        "WHERE (__writes > 0 AND __there = 1 AND __written = __stored) OR (__writes = 0 AND __there = 0)"
+    )
+
+
+def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
+    """The source of the rows of a repair's patches: one for each process of it that has published."""
+    prefix = f"{table.layer}_{table.name}_{attempt}_"
+    found = warehouse.rows(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
+        "AND startsWith(name, {prefix:String}) AND position(substring(name, length({prefix:String}) + 1), '_') = 0 "
+        "AND total_rows > 0",
+        parameters={"database": PATCHES_DATABASE, "target": str(table), "prefix": prefix},
+        doing=f"looking for the patch {attempt} of {table}",
+    )
+    if not found:
+        raise PreconditionError(
+            f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
+        )
+    tables = [qualified(PATCHES_DATABASE, name) for (name,) in found]
+    if len(tables) == 1:
+        return tables[0]
+    # What one process wrote and the next one cancelled is no part of what the repair did.
+    columns = names(table.column_names)
+    every = " UNION ALL ".join(f"SELECT {columns}, {identifier(SIGN)} FROM {name}" for name in tables)
+    net = f"sum(toInt64({identifier(SIGN)})) AS __net"
+    return f"(SELECT {columns}, toInt8(__net) AS {identifier(SIGN)} FROM (SELECT {columns}, {net} FROM ({every}) " + (
+        f"GROUP BY {columns}) WHERE __net != 0)"
+    )

@@ -1,0 +1,248 @@
+"""Everything of a repair but the publish: facts first, then a staged and proven delta. A dry run ends here.
+
+Each hour has its own result: an hour that is refused is kept out of the delta, because publishing takes all of it, and does
+not hold back the others. Nothing is written outside the staging tables.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.consistency import disagreement, unhealthy
+from backfill_platform.adapters.clickhouse.publishing.diff import (
+    HourDiff,
+    describe,
+    exhausted,
+    find_differences,
+    merge_parts,
+    write_cancels,
+    write_states,
+)
+from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
+from backfill_platform.adapters.clickhouse.sql import SIGN, hour_from, hour_number, target_name
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed
+
+ROUNDS = 5  # how often hours are taken out of a delta and the rest is built again
+ROWS_PER_INSERT = 3_000_000  # rows compared by one statement; bounds the memory of its set and of its block
+
+
+class Status(StrEnum):
+    """What became of an hour."""
+
+    UNCHANGED = "unchanged"  # already as desired; nothing was written
+    PROVEN = "proven"  # a delta is staged and proven; what a dry run ends with
+    PUBLISHED = "published"  # published and verified
+    REFUSED = "refused"  # nothing was written, `error` says why
+    UNVERIFIED = "unverified"  # published, but the hour is not what it should be; staging is kept
+
+
+@dataclass(frozen=True)
+class HourPublish:
+    """The result of an hour: net state before, what it should be, net state after (None where it was not read).
+
+    `ailment` says what healing took away, or will take away; `pre` is what FINAL shows then, and `net` the net state itself.
+    """
+
+    hour: datetime
+    status: Status
+    pre: Fingerprint
+    want: Fingerprint
+    post: Fingerprint | None = None
+    cancels: int = 0
+    states: int = 0
+    error: BackfillError | None = None
+    ailment: str = ""
+    net: Fingerprint | None = None
+
+    @property
+    def untouched(self) -> int:
+        """Stored rows that the repair leaves as they are."""
+        return self.pre.rows - self.cancels
+
+    @property
+    def reason(self) -> str:
+        """Why the hour was refused or is not verified; empty otherwise."""
+        return str(self.error) if self.error else ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A staged, proven delta: what a dry run reports and `publish` takes. `diffs` leaves out refused hours."""
+
+    staging: Staging
+    hours: Mapping[datetime, HourPublish]
+    diffs: Mapping[datetime, HourDiff]
+    samples: int
+    heal: bool
+
+
+def prepare(
+    staging: Staging,
+    hours: Collection[datetime],
+    *,
+    since: Mapping[datetime, Fingerprint] | None = None,
+    samples: int = 5,
+    heal: bool = False,
+    on_step: OnStep = no_step,
+) -> Prepared:
+    """Validate the loaded rows, pass each hour through the health gate, write the delta, prove and describe it.
+
+    `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused with
+    ConcurrentWriter, because the rows cannot know of it. With `heal`, an unhealthy hour is compared as FINAL shows it, which
+    is what `publish` makes of it first.
+    Writes nothing outside the staging tables. Raises CheckFailed when desired rows lie outside the hours.
+    """
+    repeated = staging.validate(hours)
+    want = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
+    on_step("validated")
+    results = look(staging, want, heal=heal)
+    on_step("fingerprinted")
+    for hour, result in results.items():
+        if since is not None and hour in since and since[hour] != result.net and result.status is Status.PROVEN:
+            results[hour] = refused(result, _written_since(staging.table, hour))
+    for hour, error in repeated.items():
+        results[hour] = refused(results[hour], error)
+    return described(staging, stage_delta(staging, results, on_step), samples=samples, heal=heal)
+
+
+def look(staging: Staging, want: Mapping[datetime, Fingerprint], *, heal: bool) -> dict[datetime, HourPublish]:
+    """What each hour holds now, and so what is to be done with it: nothing, a delta, or no repair at all."""
+    warehouse, table, target = staging.warehouse, staging.table, staging.target
+    if target.replicated:
+        warehouse.command(f"SYSTEM SYNC REPLICA {target_name(table)}", doing=f"waiting for the replica of {table} to catch up")
+    for _ in range(ROUNDS):
+        net = fingerprints.net(warehouse, table, want.keys())
+        final = fingerprints.final(warehouse, table, want.keys(), target)
+        differing = {hour: (net[hour], final[hour]) for hour in want if net[hour] != final[hour]}
+        # It may only be that somebody wrote between the two readings.
+        if fingerprints.net(warehouse, table, differing) == {hour: net[hour] for hour in differing}:
+            break
+    sick = unhealthy(warehouse, target, differing)
+    full = exhausted(staging, want.keys()) if target.version else {}
+    results = {}
+    for hour in sorted(want):
+        result = HourPublish(hour, Status.PROVEN, final[hour], want[hour], net=net[hour])
+        if hour in differing:
+            error = sick.get(hour) or disagreement(table, hour)
+            result = replace(result, ailment=str(error)) if heal else refused(result, error)
+        elif hour in full:
+            result = refused(result, full[hour])
+        elif final[hour] == want[hour]:
+            result = replace(result, status=Status.UNCHANGED, post=final[hour])
+        results[hour] = result
+    return results
+
+
+def described(staging: Staging, results: Mapping[datetime, HourPublish], *, samples: int, heal: bool) -> Prepared:
+    """The staged delta with its description."""
+    sound = {hour: result.pre for hour, result in results.items() if result.status is not Status.REFUSED}
+    delta = {hour: (results[hour].cancels, results[hour].states) for hour in to_publish(results)}
+    diffs = describe(staging, sound, delta, samples=samples)
+    return Prepared(staging, results, diffs, samples, heal)
+
+
+def to_publish(results: Mapping[datetime, HourPublish]) -> tuple[datetime, ...]:
+    return tuple(hour for hour, result in results.items() if result.status is Status.PROVEN)
+
+
+def refused(result: HourPublish, error: BackfillError) -> HourPublish:
+    return replace(result, status=Status.REFUSED, cancels=0, states=0, error=error)
+
+
+def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep) -> dict[datetime, HourPublish]:
+    """Write and prove the delta of the hours that are to be published, and of no others.
+
+    Hours that fail the proof, or that somebody wrote meanwhile, are refused and the delta is built again without them. Only the
+    rows of an hour are ever compared with each other, so leaving one out does not change the rows of the others, also not
+    within a daily partition.
+    """
+    results = dict(results)
+    for _ in range(ROUNDS):
+        hours = to_publish(results)
+        _write_delta(staging, [results[hour] for hour in hours], on_step)
+        failed = _prove(staging, results, hours)
+        on_step("proven")
+        if not failed:
+            return results
+        now = fingerprints.net(staging.warehouse, staging.table, failed)
+        for hour, error in failed.items():
+            late = now[hour] != results[hour].net
+            results[hour] = refused(results[hour], raced(staging.table, hour) if late else error)
+    for hour in to_publish(results):
+        results[hour] = refused(results[hour], raced(staging.table, hour))
+    _write_delta(staging, [], on_step)
+    return results
+
+
+def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) -> None:
+    # Emptied, not created anew: a fenced attempt must fail here instead of coming back to life.
+    for name in (staging.differing, staging.delta):
+        staging.warehouse.empty(name, doing=f"emptying the delta for {staging.table}")
+    for hours in _portions(results):
+        find_differences(staging, hours)
+        write_cancels(staging, hours)
+    on_step("cancels")
+    for hours in _portions(results):
+        write_states(staging, hours)
+    on_step("states")
+    if results:
+        merge_parts(staging, staging.delta_name)
+    on_step("merged")
+
+
+def _portions(results: list[HourPublish]) -> Iterator[list[datetime]]:
+    """The hours in portions of at most so many rows, at least one hour each."""
+    hours: list[datetime] = []
+    rows = 0
+    for result in results:
+        size = result.pre.rows + result.want.rows
+        if hours and rows + size > ROWS_PER_INSERT:
+            yield hours
+            hours, rows = [], 0
+        hours.append(result.hour)
+        rows += size
+    if hours:
+        yield hours
+
+
+def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collection[datetime]) -> dict[datetime, ProofFailed]:
+    """Fill in the counts of each hour; return the hours where `pre + delta` is not `want`."""
+    warehouse, table = staging.warehouse, staging.table
+    delta = fingerprints.net(warehouse, table, hours, source=staging.delta)
+    counted = warehouse.rows(
+        f"SELECT {hour_number(table)} AS __hour, countIf({SIGN} = -1), countIf({SIGN} = 1) "
+        f"FROM {staging.delta} GROUP BY __hour",
+        doing=f"counting the delta for {table}",
+    )
+    counts = {hour_from(number): (cancels, states) for number, cancels, states in counted}
+    for hour in hours:
+        cancels, states = counts.get(hour, (0, 0))
+        results[hour] = replace(results[hour], cancels=cancels, states=states)
+    return {
+        hour: ProofFailed(
+            f"{table} {format_hour(hour)}: the delta does not add up: {results[hour].pre} + {delta[hour]} is not "
+            f"{results[hour].want}; nothing was published. Does the table have a TTL that drops rows of this hour?"
+        )
+        for hour in hours
+        if results[hour].pre + delta[hour] != results[hour].want
+    }
+
+
+def _written_since(table: Table, hour: datetime) -> ConcurrentWriter:
+    return ConcurrentWriter(
+        f"{table} {format_hour(hour)}: somebody has written the hour since the lake was read for it, and the repair would undo "
+        "that; nothing was published. Repair the hour again from a lake that has these events"
+    )
+
+
+def raced(table: Table, hour: datetime) -> ConcurrentWriter:
+    """The refusal of an hour that is written by somebody else all the time."""
+    return ConcurrentWriter(
+        f"{table} {format_hour(hour)}: a live writer keeps changing the hour between the diff and the publish; nothing was "
+        "published. Repair it again once it is quiet; hours should be older than the horizon of the live writers"
+    )

@@ -1,0 +1,96 @@
+"""Sending the lake's rows to a server that cannot reach the lake: Arrow, batch by batch, each under a token of its own.
+
+A batch whose answer is lost is sent again under its token, which the table remembers, so that it is there once. What was
+accepted is added up and must be what the table holds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from backfill_platform.adapters.clickhouse.client import Warehouse, resend
+from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.uris import local_path
+from backfill_platform.errors import CheckFailed, PreconditionError
+
+ROWS_PER_BATCH = 200_000
+
+_TYPES = {
+    ColumnType.BOOLEAN: pa.bool_(),
+    ColumnType.INT32: pa.int32(),
+    ColumnType.INT64: pa.int64(),
+    ColumnType.FLOAT64: pa.float64(),
+    ColumnType.STRING: pa.string(),
+    ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+
+
+def push_files(
+    warehouse: Warehouse, destination: str, table: Table, uris: Sequence[str], *, token: str, settings: Mapping[str, str | int]
+) -> int:
+    """Send the rows of Parquet files to the quoted table `destination`, which remembers tokens; returns how many.
+
+    Raises PreconditionError for a file that is listed twice, absent or without a declared column, CheckFailed for a value that
+    does not fit its column or when the table then holds other rows than were accepted, WarehouseUnavailable when a batch
+    gets no answer again and again.
+    """
+    if len({local_path(uri) or uri for uri in uris}) != len(uris):
+        raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
+
+    def send(name: str, rows: pa.Table) -> None:
+        named = {**settings, "insert_deduplication_token": name}
+        doing = f"sending {rows.num_rows} rows for {table}"
+        resend(lambda _: warehouse.insert_arrow(destination, rows, settings=named, doing=doing))
+
+    accepted: dict[str, int] = {}
+    for number, batch in enumerate(_filled(part for uri in uris for part in _batches(table, uri))):
+        name = f"{token}:arrow:{number}"
+        send(name, batch)
+        accepted[name] = batch.num_rows
+    ((found,),) = warehouse.rows(f"SELECT count() FROM {destination}", doing=f"counting what was sent for {table}")
+    sent = sum(accepted.values())
+    if found != sent:
+        raise CheckFailed(f"{table}: {sent} rows in {len(accepted)} batches were accepted, {found} are there; load again")
+    return sent
+
+
+def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small parts of many files put together: an insert costs the same for one row as for thousands."""
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(one.num_rows for one in waiting) >= ROWS_PER_BATCH:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
+    schema = pa.schema([pa.field(column.name, _TYPES[column.type], column.nullable) for column in table.columns])
+    try:
+        system, path = _open(uri)
+        file = pq.ParquetFile(path, filesystem=system)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise PreconditionError(f"{table}: {uri} cannot be read: {error}") from error
+    with file:
+        if lacking := [name for name in table.column_names if name not in file.schema_arrow.names]:
+            raise PreconditionError(f"{table}: {uri} has no column {', '.join(lacking)}")
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.column_names)):
+            rows = pa.Table.from_batches([batch]).select(list(table.column_names))
+            if empty := [c.name for c in table.columns if not c.nullable and rows.column(c.name).null_count]:
+                raise CheckFailed(f"{table}: {uri} has rows without a value of {', '.join(empty)}")
+            try:
+                yield rows.cast(schema)
+            except pa.ArrowInvalid as error:
+                raise CheckFailed(f"{table}: a value of {uri} does not fit its column: {error}") from error
+
+
+def _open(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    path = local_path(uri)
+    if path is not None:
+        return pyarrow.fs.LocalFileSystem(), path
+    found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(uri)
+    return found

@@ -1,0 +1,371 @@
+"""Staging tables of one attempt: `desired`, what the hours should hold, and `delta`, what would make it so.
+
+`desired` is a plain MergeTree without partitions, not a copy of the target: a collapsing table would merge duplicates away
+before they are counted, and a TTL copied from the target would drop rows. `delta` is created `AS` the target, because its
+parts are attached to it.
+
+An attempt starts by taking the lease of its hours and dropping the staging tables of everybody who has none. `DROP ... SYNC`
+waits for the statements that still use them, and an older attempt that wakes up finds its delta gone and cannot publish any
+more. Therefore no table is ever created for a second time, and each has a random part in its name: a repair that is resumed
+under its old name must not lend a half-written delta to the process it replaces.
+"""
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import Target, check_target
+from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
+from backfill_platform.adapters.clickhouse.publishing.push import push_files
+from backfill_platform.adapters.clickhouse.schema import column_definitions, database_statement
+from backfill_platform.adapters.clickhouse.sql import (
+    FILE_SETTINGS,
+    files_source,
+    hour_from,
+    hour_number,
+    identifier,
+    literal,
+    names,
+    of_tenants,
+    qualified,
+    sorting_key,
+    target_name,
+    within,
+)
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import BackfillError, CheckFailed, UsageError
+
+logger = logging.getLogger(__name__)
+
+STAGING_DATABASE = "backfill_staging"
+PATCHES_DATABASE = "backfill_patches"
+_ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
+_ROWS_PER_INSERT = 50_000
+# async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
+INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
+# clickhouse-connect sends rows once more when the answer is lost: the desired table remembers their tokens.
+REMEMBERED_INSERTS = 1000
+
+OnStep = Callable[[str], None]
+
+
+def no_step(step: str) -> None:
+    """The default of every `on_step`: nobody listens."""
+
+
+class Loading(StrEnum):
+    """How rows come from the lake into the warehouse."""
+
+    PULL = "pull"  # the server reads the lake's files itself, by one statement
+    PUSH = "push"  # we read them and send Arrow, where the server cannot reach the lake
+
+
+class Staging:
+    """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
+
+    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody. One
+    that `heals` rewrites partitions, so it also leases the hours that share them.
+    `keep()` leaves the tables for inspection; the next attempt at the target drops them.
+    """
+
+    target: Target  # known once it is open
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        table: Table,
+        attempt: str,
+        hours: Collection[datetime],
+        *,
+        exclusive: bool = True,
+        heals: bool = False,
+        lease_seconds: int = LEASE_SECONDS,
+        on_step: OnStep = no_step,
+    ) -> None:
+        if not _ATTEMPT.match(attempt):
+            raise UsageError(f"'{attempt}' cannot name an attempt; use up to 64 lower case letters, digits and _")
+        self.warehouse = warehouse
+        self.table = table
+        self.attempt = attempt
+        self.hours = tuple(sorted(set(hours)))
+        token = uuid.uuid4().hex[:8]
+        leased = table.partition_hours(self.hours) if heals else self.hours
+        self.lease = Lease(warehouse, table, leased, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds)
+        self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
+        self._prefix = f"__bf_{self.patch_name}"
+        self.delta_name = f"{self._prefix}_delta"
+        self.healed_name = f"{self._prefix}_healed"
+        self._on_step = on_step
+        self._kept = False
+        self._renewing = ExitStack()
+
+    @property
+    def desired(self) -> str:
+        """The quoted table of the rows that should be stored; declared columns, no sign."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_desired")
+
+    @property
+    def delta(self) -> str:
+        """The quoted table of cancels and states, structured like the target."""
+        return qualified(STAGING_DATABASE, self.delta_name)
+
+    @property
+    def differing(self) -> str:
+        """The quoted table of the rows that are only stored or only desired: their hour and both hashes."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_differing")
+
+    @property
+    def earlier(self) -> str:
+        """The quoted table of the delta as it was before a live writer made us look again."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_earlier")
+
+    @property
+    def healed(self) -> str:
+        """The quoted table of whole partitions, as they are without what is wrong with them."""
+        return qualified(STAGING_DATABASE, self.healed_name)
+
+    @property
+    def sick(self) -> str:
+        """The quoted table under which partitions are kept that were replaced to heal them."""
+        return qualified(PATCHES_DATABASE, f"{self.patch_name}_sick")
+
+    @property
+    def patch(self) -> str:
+        """The quoted table under which the delta is kept once it is published."""
+        return qualified(PATCHES_DATABASE, self.patch_name)
+
+    @property
+    def pending_patch(self) -> str:
+        """The quoted table of the delta that is about to be published."""
+        return qualified(PATCHES_DATABASE, f"{self.patch_name}_pending")
+
+    def __enter__(self) -> "Staging":
+        self.open()
+        self._renewing.enter_context(self.lease.renewed())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._renewing.close()
+        try:
+            if self._kept:
+                logger.warning("keeping %s and %s for inspection", self.desired, self.delta)
+            else:
+                self.drop()
+            self.lease.release()
+        except BackfillError as failure:  # what was done stays done, and the next attempt drops them
+            logger.warning("could not drop the staging tables of attempt %s: %s", self.attempt, failure)
+
+    def open(self) -> None:
+        """Check the target, take the lease, fence everybody without one, create both tables.
+
+        Raises PreconditionError when the target cannot be repaired safely, HourLeased while somebody else is at work.
+        """
+        self.target = check_target(self.warehouse, self.table)
+        self.lease.take()
+        self._on_step("leased")
+        fence(self.warehouse, self.table, alive=live_holders(self.warehouse, self.table))
+        self._on_step("fenced")
+        self.warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
+        columns = ", ".join(column_definitions(self.table))
+        self.warehouse.command(
+            f"CREATE TABLE {self.desired} ({columns}) ENGINE = MergeTree ORDER BY ({names(sorting_key(self.table))}) "
+            f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
+        )
+        self.warehouse.command(
+            f"CREATE TABLE {self.differing} ({identifier(self.table.hour)} DateTime64(6, 'UTC'), city UInt64, xxh3 UInt64) "
+            f"ENGINE = MergeTree ORDER BY {identifier(self.table.hour)} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
+        )
+        for name in (self.delta, self.earlier, self.healed):
+            self.create_like_target(name)
+        self._on_step("created")
+
+    def create_like_target(self, name: str, *, again: bool = False) -> None:
+        """Create a table whose partitions can be attached to the target, or inserted into it; never a replicated one.
+
+        `again` empties one that is there already.
+        """
+        engine = f" ENGINE = {self.target.plain_engine}" if self.target.replicated else ""
+        if again:
+            self.warehouse.drop(name, doing=f"emptying a staging table of {self.table}")
+        self.warehouse.command(
+            f"CREATE TABLE {name} AS {target_name(self.table)}{engine} COMMENT {literal(str(self.table))}",
+            doing=f"creating the staging tables of {self.table}",
+        )
+
+    def query_id(self, step: str) -> str:
+        """Names a long statement in `system.processes` and `system.query_log`."""
+        return f"{self.attempt}:{self.table}:{step}"
+
+    def keep(self) -> None:
+        """Do not drop the tables at the end of the `with`."""
+        self._kept = True
+
+    def drop(self) -> None:
+        """Drop all staging tables, once the statements that use them are done."""
+        for name in (self.desired, self.differing, self.delta, self.earlier, self.healed):
+            self.warehouse.drop(name, doing=f"dropping {name}")
+
+    def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
+        """Load the lake's Parquet files, check the rows of each hour against `expected`, return their sum.
+
+        No files are an empty desired state. Raises PreconditionError for unreadable paths, WarehouseError or CheckFailed for a
+        value that does not fit its column, CheckFailed when the counts differ.
+        """
+        if paths and loading is Loading.PULL:
+            self.warehouse.command(
+                f"INSERT INTO {self.desired} ({names(self.table.column_names)}) {files_source(self.table, paths)}",
+                settings={**FILE_SETTINGS, **INSERT_SETTINGS, "insert_deduplicate": 0},
+                query_id=self.query_id("load"),
+                doing=f"loading {len(paths)} files of the lake for {self.table}",
+            )
+        elif paths:
+            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
+        loaded = self._count_rows(expected)
+        self._on_step("loaded")
+        return loaded
+
+    def keep_others(self, tenants: Collection[str]) -> None:
+        """Of the loaded rows keep those of the tenants, and put the stored rows of all others beside them.
+
+        So nothing but rows of the tenants can differ from what is stored. Raises UsageError for a table without tenants.
+        """
+        where, whose, columns = within(self.table, self.hours), of_tenants(self.table, tenants), names(self.table.column_names)
+        self.warehouse.command(
+            f"ALTER TABLE {self.desired} DELETE WHERE NOT {whose.sql}",
+            parameters=whose.parameters,
+            settings={"mutations_sync": 2},
+            doing=f"leaving out rows of other tenants for {self.table}",
+        )
+        self.warehouse.command(
+            f"INSERT INTO {self.desired} ({columns}) "
+            f"SELECT {columns} FROM ({self.target.stored(where.sql)}) WHERE NOT {whose.sql}",
+            parameters=whose.parameters | where.parameters,
+            settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
+            query_id=self.query_id("others"),
+            doing=f"keeping the rows of other tenants of {self.table}",
+        )
+        self._on_step("others")
+
+    def load_rows(self, rows: Iterable[Mapping[str, Any]], expected: Mapping[datetime, int]) -> int:
+        """Load Python rows, check the rows of each hour against `expected`, return their sum.
+
+        Raises UsageError when a row has other columns than declared, CheckFailed when the counts differ.
+        """
+        columns = self.table.column_names
+        batch: list[list[Any]] = []
+        number = 0
+        for row in rows:
+            if row.keys() != set(columns):
+                wrong = ", ".join(sorted(row.keys() ^ set(columns)))
+                raise UsageError(f"{self.table}: a row has other columns than declared: {wrong}")
+            batch.append([row[name] for name in columns])
+            if len(batch) == _ROWS_PER_INSERT:
+                self._insert(batch, number)
+                batch, number = [], number + 1
+        self._insert(batch, number)
+        loaded = self._count_rows(expected)
+        self._on_step("loaded")
+        return loaded
+
+    def validate(self, hours: Collection[datetime]) -> dict[datetime, CheckFailed]:
+        """The hours whose desired rows cannot be published, because two of them have the same key.
+
+        Raises CheckFailed when rows lie outside the hours or beside the full hour: then the whole load is not what was asked
+        for.
+        """
+        hour = identifier(self.table.hour)
+        where = within(self.table, hours)
+        ((outside, beside, first, last),) = self.warehouse.rows(
+            f"SELECT countIf(NOT {where.sql}), countIf({hour} != toStartOfHour({hour})), toString(min({hour})), "
+            f"toString(max({hour})) FROM {self.desired}",
+            parameters=where.parameters,
+            doing=f"checking the hours of the desired rows of {self.table}",
+        )
+        if outside or beside:
+            problem = (
+                f"{outside} desired rows lie outside the hours asked for" if outside else f"{beside} lie beside the full hour"
+            )
+            raise CheckFailed(
+                f"{self.table}: {problem} (the column {self.table.hour} runs from {first} to {last}); nothing was published. "
+                "Rows must be owned by the hours that are repaired"
+            )
+        keys = names(sorting_key(self.table))
+        suspects = self.warehouse.rows(
+            f"SELECT {hour_number(self.table)} AS __hour FROM {self.desired} "
+            f"GROUP BY __hour HAVING count() != uniqExact(cityHash64(tuple({keys})))",
+            doing=f"looking for repeated keys in the desired rows of {self.table}",
+        )
+        if not suspects:
+            return {}
+        suspected = within(self.table, [hour_from(number) for (number,) in suspects])
+        repeated = self.warehouse.rows(
+            f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {hour}, count() AS __rows "
+            f"FROM {self.desired} WHERE {suspected.sql} GROUP BY {keys} HAVING __rows > 1) GROUP BY __hour",
+            parameters=suspected.parameters,
+            settings={"optimize_aggregation_in_order": 1},  # the rows are sorted by it: memory does not grow with them
+            doing=f"counting repeated keys in the desired rows of {self.table}",
+        )
+        return {
+            hour_from(number): CheckFailed(
+                f"{self.table} {format_hour(hour_from(number))}: {rows} desired rows repeat a key "
+                f"({', '.join(sorting_key(self.table))}); the transform must give one row for each key"
+            )
+            for number, rows in repeated
+        }
+
+    def _insert(self, batch: Sequence[Sequence[Any]], number: int) -> None:
+        self.warehouse.insert_rows(
+            STAGING_DATABASE,
+            f"{self._prefix}_desired",
+            self.table.column_names,
+            batch,
+            settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{self.lease.holder}:rows:{number}"},
+            doing=f"loading {len(batch)} rows for {self.table}",
+        )
+
+    def _count_rows(self, expected: Mapping[datetime, int]) -> int:
+        found = self.warehouse.rows(
+            f"SELECT {hour_number(self.table)} AS __hour, count() FROM {self.desired} GROUP BY __hour",
+            doing=f"counting the desired rows of {self.table}",
+        )
+        loaded = {hour_from(number): rows for number, rows in found}
+        wrong = sorted(hour for hour in loaded.keys() | expected.keys() if loaded.get(hour, 0) != expected.get(hour, 0))
+        if wrong:
+            counts = ", ".join(
+                f"{format_hour(hour)} {loaded.get(hour, 0)} instead of {expected.get(hour, 0)}" for hour in wrong[:10]
+            )
+            more = f" and {len(wrong) - 10} more hours" if len(wrong) > 10 else ""
+            raise CheckFailed(
+                f"{self.table}: other row counts were loaded than the lake has: {counts}{more}; "
+                "nothing was published, load again"
+            )
+        return sum(loaded.values())
+
+
+def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:
+    """Drop the staging tables of all attempts at the target but those `alive`, by holder; return how many.
+
+    It waits for the statements that use them. They are known by their comment, not by their prefix alone: one table's name may
+    begin with another's.
+    """
+    prefix = f"__bf_{table.layer}_{table.name}_"
+    found = warehouse.rows(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
+        "AND startsWith(name, {prefix:String})",
+        parameters={"database": STAGING_DATABASE, "target": str(table), "prefix": prefix},
+        doing=f"looking for earlier attempts at {table}",
+    )
+    dead = [name for (name,) in found if name.removeprefix(prefix).rpartition("_")[0] not in alive]
+    for name in dead:
+        warehouse.drop(qualified(STAGING_DATABASE, name), doing=f"fencing an earlier attempt at {table}")
+    return len(dead)

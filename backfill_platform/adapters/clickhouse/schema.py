@@ -1,0 +1,69 @@
+"""Creates targets from the declaration of a table, which stays the only place where columns are declared.
+
+The hour column is a `DateTime64(6, 'UTC')` like every other timestamp, not a `DateTime`: casting to `DateTime` cuts off
+fractions and wraps dates before 1970 and after 2105 around, silently and even with `accurateCast`, so that a row beside the
+full hour would look right once it is stored. The hour is the first column of the sorting key, hence costs next to nothing.
+"""
+
+import hashlib
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import check_declaration, check_target
+from backfill_platform.adapters.clickhouse.sql import (
+    SIGN,
+    column_type,
+    column_types,
+    identifier,
+    literal,
+    names,
+    partition_key,
+    sorting_key,
+    target_name,
+)
+from backfill_platform.domain.tables import Table
+
+
+def schema_hash(table: Table) -> str:
+    """Identifies what fingerprints depend on: column names, order and types, and the key. Stored with fingerprints."""
+    text = repr((list(column_types(table).items()), sorting_key(table), table.partitioning.value))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def database_statement(name: str) -> str:
+    """Create a database when it is absent."""
+    return f"CREATE DATABASE IF NOT EXISTS {identifier(name)}"
+
+
+def target_statement(table: Table) -> str:
+    """Create a target when it is absent."""
+    columns = ",\n    ".join(
+        [*column_definitions(table), f"{identifier(SIGN)} Int8 COMMENT '1 for a state, -1 for its cancel'"]
+    )
+    return (
+        f"CREATE TABLE IF NOT EXISTS {target_name(table)} (\n    {columns},\n"
+        f"    CONSTRAINT sign_is_plus_or_minus_one CHECK {identifier(SIGN)} IN (-1, 1)\n"
+        f") ENGINE = CollapsingMergeTree({identifier(SIGN)})\n"
+        f"PARTITION BY {partition_key(table)}\n"
+        f"ORDER BY ({names(sorting_key(table))})"
+    )
+
+
+def column_definitions(table: Table) -> list[str]:
+    """One `name type COMMENT ...` for each declared column."""
+    return [
+        f"{identifier(column.name)} {column_type(column)}"
+        + (f" COMMENT {literal(column.description)}" if column.description else "")
+        for column in table.columns
+    ]
+
+
+def create_target(warehouse: Warehouse, table: Table) -> None:
+    """Create the target when it is absent, and make sure that the one that exists is the declared one.
+
+    Raises PreconditionError naming every difference; nothing of an existing table is changed.
+    """
+    check_declaration(table)
+    database, _ = table.path
+    warehouse.command(database_statement(database), doing=f"creating the database {database}")
+    warehouse.command(target_statement(table), doing=f"creating {table}")
+    check_target(warehouse, table)

@@ -1,0 +1,198 @@
+"""Fragments of SQL that several modules need: names, types, hours, row hashes, and Parquet files as a source."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from backfill_platform.domain.hours import HOUR, format_hour, merge_hours
+from backfill_platform.domain.tables import Column, ColumnType, Partitioning, Table
+from backfill_platform.errors import PreconditionError, UsageError
+
+SIGN = "sign"  # +1 for a state, -1 for its cancel
+
+# What toStartOfHour can name: it returns a DateTime, which wraps around silently outside of these.
+_FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_HOUR = datetime(2106, 2, 7, 5, tzinfo=UTC)
+
+
+def identifier(name: str) -> str:
+    """A quoted name."""
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def qualified(database: str, name: str) -> str:
+    """A quoted database and table."""
+    return f"{identifier(database)}.{identifier(name)}"
+
+
+def literal(text: str) -> str:
+    """A quoted string, for the places of a statement that take no bound parameter."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def names(columns: Iterable[str]) -> str:
+    """Quoted names with commas between them."""
+    return ", ".join(identifier(name) for name in columns)
+
+
+def row_hash(table: Table, function: str = "cityHash64") -> str:
+    """A 64-bit hash of all declared columns of a row, in their order.
+
+    The tuple is essential: a hash of bare columns is NULL as soon as one of them is, and NULLs compare equal to nothing.
+    """
+    return f"{function}(tuple({names(table.column_names)}))"
+
+
+def row_identity(table: Table) -> str:
+    """128 bits of two independent hashes: equal for two rows when all their values are, bit by bit.
+
+    Four times faster to compare than the key and one hash, whatever the key is made of.
+    """
+    return f"({row_hash(table)}, {row_hash(table, 'xxh3')})"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """SQL for a WHERE, and the values of its parameters."""
+
+    sql: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def within(table: Table, hours: Iterable[datetime]) -> Condition:
+    """The rows whose hour column lies in one of the hours; contiguous or not.
+
+    Half-open bounds and not `hour IN (...)`: a stored row that lies beside the full hour belongs to its hour all the same.
+    Raises UsageError when there are no hours, or hours that ClickHouse's DateTime cannot name.
+    """
+    ranges = merge_hours(hours)
+    if not ranges:
+        raise UsageError(f"{table}: no hours asked for")
+    start, end = ranges[0].start, ranges[-1].end
+    if start < _FIRST_HOUR or end - HOUR > _LAST_HOUR:
+        raise UsageError(
+            f"{table}: ClickHouse can name the hours from {format_hour(_FIRST_HOUR)} to {format_hour(_LAST_HOUR)} only, "
+            f"not {format_hour(start if start < _FIRST_HOUR else end - HOUR)}"
+        )
+    hour = identifier(table.hour)
+    sql = f"{hour} >= toDateTime64({{hours_start:UInt32}}, 6, 'UTC') AND {hour} < toDateTime64({{hours_end:UInt32}}, 6, 'UTC')"
+    parameters: dict[str, Any] = {"hours_start": _seconds(start), "hours_end": _seconds(end)}
+    if len(ranges) > 1:
+        starts = f"SELECT toDateTime(arrayJoin(range(first, last, 3600)), 'UTC') FROM ({range_rows(hours)})"
+        sql += f" AND toStartOfHour({hour}) IN ({starts})"
+    return Condition(f"({sql})", parameters)
+
+
+def of_tenants(table: Table, tenants: Iterable[str]) -> Condition:
+    """The rows of the given tenants. Raises UsageError when the table has no tenant column."""
+    if not table.tenant:
+        raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
+    return Condition(f"toString({identifier(table.tenant)}) IN {{tenants:Array(String)}}", {"tenants": sorted(tenants)})
+
+
+def range_rows(hours: Iterable[datetime]) -> str:
+    """A SELECT of the ranges that the hours make: `first` and `last`, its end, in seconds since 1970.
+
+    The numbers are part of the statement: a year of single hours is longer than a bound parameter may be, which is sent in the
+    URL. One text and not thousands of numbers, which would be too many nodes for ClickHouse's parser.
+    """
+    text = ",".join(f"{_seconds(each.start)}-{_seconds(each.end)}" for each in merge_hours(hours))
+    part = "toUInt32(splitByChar('-', range)[{}])"
+    each = f"SELECT arrayJoin(splitByChar(',', '{text}')) AS range"
+    return f"SELECT {part.format(1)} AS first, {part.format(2)} AS last FROM ({each})"
+
+
+def hour_number(table: Table) -> str:
+    """The hour that owns a row, in seconds since 1970: a number, which no driver moves to another time zone."""
+    return f"toUnixTimestamp(toStartOfHour({identifier(table.hour)}))"
+
+
+def hour_from(number: int) -> datetime:
+    """The hour that `hour_number` selected."""
+    return datetime.fromtimestamp(number, UTC)
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+_TYPES = {
+    ColumnType.BOOLEAN: "Bool",
+    ColumnType.INT32: "Int32",
+    ColumnType.INT64: "Int64",
+    ColumnType.FLOAT64: "Float64",
+    ColumnType.STRING: "String",
+    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
+    ColumnType.BINARY: "String",
+}
+_PARTITION_FUNCTIONS = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}
+
+
+def column_type(column: Column) -> str:
+    """The ClickHouse type of a column."""
+    return f"Nullable({_TYPES[column.type]})" if column.nullable else _TYPES[column.type]
+
+
+def column_types(table: Table) -> dict[str, str]:
+    """The ClickHouse type of each column, by name; without the sign."""
+    return {column.name: column_type(column) for column in table.columns}
+
+
+def sorting_key(table: Table) -> tuple[str, ...]:
+    """The hour, then the key: rows that agree in all of these are one row, of which one state survives."""
+    return (table.hour, *table.key)
+
+
+def partition_key(table: Table) -> str:
+    """The partition expression."""
+    return f"{_PARTITION_FUNCTIONS[table.partitioning]}({identifier(table.hour)})"
+
+
+def target_name(table: Table) -> str:
+    """The quoted database and table of a target."""
+    return qualified(*table.path)
+
+
+_FILE_TYPES = {
+    ColumnType.BOOLEAN: "Bool",
+    # Wide on purpose: the reader wraps a number that does not fit its type without a word, accurateCast refuses it.
+    ColumnType.INT32: "Int64",
+    ColumnType.INT64: "Int64",
+    ColumnType.FLOAT64: "Float64",
+    ColumnType.STRING: "String",
+    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
+}
+
+# Each of these defaults replaces values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
+FILE_SETTINGS = {
+    "use_hive_partitioning": 0,
+    "input_format_parquet_allow_missing_columns": 0,
+    "input_format_null_as_default": 0,
+}
+
+
+def files_source(table: Table, paths: Sequence[str]) -> str:
+    """A SELECT of the declared columns from Parquet files, cast to the target's types; needs FILE_SETTINGS.
+
+    The paths are absolute, on the server's machine, as they are or with `file://` before them. The list is passed as an
+    array: in one `{a,b}` pattern, absolute paths match nothing without an error.
+    Raises PreconditionError for paths that `file()` would not read literally.
+    """
+    files = [path.removeprefix("file://") for path in paths]
+    for path in files:
+        if not path.startswith("/"):
+            raise PreconditionError(
+                f"{table}: the warehouse reads local files by absolute paths and object storage not yet; got '{path}'"
+            )
+        if any(special in path for special in "{}*?"):
+            raise PreconditionError(f"{table}: '{path}' holds one of {{}}*?, which file() takes as a pattern; rename the file")
+    if len(set(files)) != len(files):
+        raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
+    structure = ", ".join(f"{identifier(column.name)} Nullable({_FILE_TYPES[column.type]})" for column in table.columns)
+    types = column_types(table)
+    casts = ", ".join(
+        f"accurateCast({identifier(name)}, {literal(types[name])}) AS {identifier(name)}" for name in table.column_names
+    )
+    array = ", ".join(literal(path) for path in files)
+    return f"SELECT {casts} FROM file([{array}], Parquet, {literal(structure)})"

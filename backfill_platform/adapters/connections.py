@@ -1,0 +1,64 @@
+"""The one place that opens the lake, the warehouse and the Kafka cluster of the settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import SecretStr
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.embedded_endpoint import running_url
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.kafka.cluster import Cluster, no_cluster
+from backfill_platform.errors import SettingsError, WarehouseUnavailable
+from backfill_platform.settings import Settings
+
+
+class Connections:
+    """Opens what the settings name, each time it is asked; holds nothing open itself."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.patch_days = settings.patch_days
+        embedded = settings.clickhouse_url is None
+        asked = ("pull" if embedded else "push") if settings.loading == "auto" else settings.loading
+        self.loading = Loading(asked)
+        self.replayed = settings.source == "backfill"
+
+    def lake(self) -> Lake:
+        """The lake, its catalog's folder made where it is a local file.
+
+        Raises SettingsError when the catalog's URI is none, or its folder cannot be written.
+        """
+        try:
+            catalog = make_url(self._settings.lake_catalog)
+            if catalog.get_backend_name() == "sqlite" and catalog.database:
+                Path(catalog.database).parent.mkdir(parents=True, exist_ok=True)
+            return Lake(self._settings.lake_catalog, self._settings.lake_root)
+        except (SQLAlchemyError, OSError) as error:
+            raise SettingsError(f"the lake's catalog {self._settings.lake_catalog} cannot be opened: {error}") from error
+
+    def cluster(self) -> Cluster:
+        """The Kafka cluster and its schema registry. Raises PreconditionError when the settings name none."""
+        if not self._settings.kafka:
+            return no_cluster()
+        return Cluster(_revealed(self._settings.kafka), _revealed(self._settings.schema_registry))
+
+    def warehouse(self) -> Warehouse:
+        """A client of the warehouse. Raises WarehouseUnavailable with what to do when nothing answers."""
+        given = self._settings.clickhouse_url
+        if given is not None:
+            return Warehouse(given.get_secret_value())
+        url = running_url(self._settings.warehouse_dir)
+        if url is None:
+            raise WarehouseUnavailable(
+                f"no embedded warehouse is running on {self._settings.warehouse_dir}: start it with `backfill up`, or "
+                "name a server in BACKFILL_CLICKHOUSE_URL"
+            )
+        return Warehouse(url)
+
+
+def _revealed(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in secrets.items()}

@@ -1,0 +1,318 @@
+"""The lake: one Iceberg table per table of a pipeline, partitioned by hour.
+
+Hours are written to a branch named after the repair, audited there, and promoted to `main` in one commit. A branch that was
+never promoted changes nothing for readers of `main`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow.fs
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import HourTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+from sqlalchemy.exc import IntegrityError, OperationalError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from backfill_platform.adapters.iceberg.inventory import Holdings, LakeFile, lake_file, main_files
+from backfill_platform.domain.hours import HourRange, merge_hours
+from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.uris import local_path
+from backfill_platform.errors import LakeConflict, PreconditionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table as IcebergTable
+
+MAIN = "main"
+_ATTEMPTS = 20
+# Manifests are merged by the hundred: with one for each commit, a year that was landed hour by hour would take minutes to list.
+_PROPERTIES = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
+_EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
+
+_TYPES: Mapping[ColumnType, IcebergType] = {
+    ColumnType.BOOLEAN: BooleanType(),
+    ColumnType.INT32: IntegerType(),
+    ColumnType.INT64: LongType(),
+    ColumnType.FLOAT64: DoubleType(),
+    ColumnType.STRING: StringType(),
+    ColumnType.TIMESTAMP: TimestamptzType(),
+    ColumnType.BINARY: BinaryType(),
+}
+
+
+def quarantine_of(table: Table) -> Table:
+    """The lake table beside `table` that keeps the rows its checks rejected, with the reason and the raw payload."""
+    columns = (
+        Column("hour", ColumnType.TIMESTAMP, description="the hour the row would have belonged to"),
+        Column("reason", ColumnType.STRING, description="the checks that failed, separated by '; '"),
+        Column("payload", ColumnType.STRING, description="the line as it came, or the rejected row as JSON"),
+    )
+    return Table(Layer.QUARANTINE, f"{table.layer}_{table.name}", columns)
+
+
+class Lake:
+    """Tables below one root URI, in one SQL catalog. Safe to share between threads: each call loads what it needs."""
+
+    def __init__(self, catalog_uri: str, root_uri: str) -> None:
+        """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata."""
+        self.root_uri = root_uri.rstrip("/")
+        try:
+            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+        except OperationalError:  # another process has just created the catalog's tables
+            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+
+    def ensure(self, table: Table) -> None:
+        """Create the table where it is missing, with an empty first snapshot, which branches need.
+
+        Raises PreconditionError when it exists with other columns.
+        """
+        with suppress(IntegrityError):  # another process was faster
+            self._catalog.create_namespace_if_not_exists(str(table.layer))
+        fields = [
+            NestedField(number, column.name, _TYPES[column.type], required=False, doc=column.description)
+            for number, column in enumerate(table.columns, 1)
+        ]
+        hour_id = next(field.field_id for field in fields if field.name == table.hour)
+        spec = PartitionSpec(PartitionField(hour_id, 1000, HourTransform(), f"{table.hour}_hour"))
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            try:
+                found = self._catalog.create_table(table.path, Schema(*fields), partition_spec=spec, properties=_PROPERTIES)
+            except TableAlreadyExistsError:
+                found = self._catalog.load_table(table.path)
+        there = {field.name: str(field.field_type) for field in found.schema().fields}
+        declared = {field.name: str(field.field_type) for field in fields}
+        if there != declared:
+            differing = sorted(set(there.items()) ^ set(declared.items()))
+            raise PreconditionError(
+                f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
+                "rename the table in the pipeline, or drop it and land again"
+            )
+        self._commit(table, _first_snapshot)
+
+    def snapshot(self, table: Table, *, branch: str = MAIN) -> int | None:
+        """The id of the newest snapshot of a branch, None where there is none."""
+        found = self._catalog.load_table(table.path).snapshot_by_name(branch)
+        return None if found is None else found.snapshot_id
+
+    def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
+        """The files of the given owning (for `raw`: ingestion) hours, or of all."""
+        wanted = None if hours is None else merge_hours(hours)
+        if wanted == ():
+            return []
+        return self._plan(table, None if wanted is None else _within(table.hour, wanted), branch)
+
+    def files_between(self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN) -> list[LakeFile]:
+        """The files that may hold rows with `column` in `[start, end)`, by their column bounds: late rows are found too."""
+        return self._plan(table, _between(column, start, end), branch)
+
+    def read(self, table: Table, columns: Collection[str], where: str) -> pa.Table:
+        """Columns of the rows on `main` that meet a filter in Iceberg's own words, such as `amount > 3 and is_open = true`.
+
+        Meant for a look at few rows: they are read in this process. A table that does not exist has none.
+        """
+        try:
+            return self._catalog.load_table(table.path).scan(row_filter=where, selected_fields=tuple(columns)).to_arrow()
+        except NoSuchTableError:
+            wanted = [NestedField(n, name, _TYPES[table.column(name).type]) for n, name in enumerate(columns, 1)]
+            return Schema(*wanted).as_arrow().empty_table()
+
+    def rows_by_hour(self, table: Table, hours: HourRange | None = None, *, branch: str = MAIN) -> dict[datetime, int]:
+        """The row counts of hours, from Iceberg metadata; hours without rows are absent."""
+        counts: dict[datetime, int] = {}
+        for file in self._plan(table, None if hours is None else _within(table.hour, (hours,)), branch):
+            counts[file.hour] = counts.get(file.hour, 0) + file.rows
+        return counts
+
+    def built_hours(self, table: Table) -> set[datetime]:
+        """The hours that were promoted and are there: those with rows, and those that are known to be empty.
+
+        An hour in neither state was never built, or has been lost.
+        """
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return set()
+        return set(self.rows_by_hour(table)) | _empty_hours(found)
+
+    def holdings(self, table: Table, time: str = "") -> Holdings:
+        """What `main` has, from the metadata alone, read once; with the spans of the timestamp column `time`."""
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return Holdings()
+        files, spans = main_files(found, time)
+        snapshots = frozenset(snapshot.snapshot_id for snapshot in found.snapshots())
+        return Holdings(files, frozenset(_empty_hours(found)), snapshots, spans)
+
+    def gone(self, files: Collection[LakeFile]) -> set[str]:
+        """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""
+        if not files:
+            return set()
+        local = [local_path(file.uri) for file in files]
+        if all(local):
+            infos = pyarrow.fs.LocalFileSystem().get_file_info(local)
+        else:
+            filesystem, _ = pyarrow.fs.FileSystem.from_uri(self.root_uri)
+            infos = filesystem.get_file_info([pyarrow.fs.FileSystem.from_uri(file.uri)[1] for file in files])
+        # The size of what is not there is unknown.
+        return {file.uri for file, info in zip(files, infos, strict=True) if info.size != file.bytes}
+
+    def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
+        """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
+        self._commit(table, lambda found: _restart_branch(found, table, branch))
+        uris = [uri for hour in hours for uri in files.get(hour, [])]
+        self._replace(table, hours, uris, branch)
+
+    def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
+        """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
+
+        Hours not given stay as they are on `main`. Raises LakeConflict when another writer was faster, several times over.
+        """
+        if hours:
+            staged = self.files(table, hours, branch=branch)
+            empty = set(hours) - {file.hour for file in staged}
+            self._replace(table, hours, [file.uri for file in staged], MAIN, empty)
+        self.drop_branch(table, branch)
+
+    def drop_branch(self, table: Table, branch: str) -> None:
+        """Forget a branch; a missing one is fine."""
+        self._commit(table, lambda found: _drop_branch(found, branch))
+
+    def sweep(self, table: Table, at_work: Callable[[], Collection[str]] = tuple) -> None:
+        """Discard the branches that attempts left behind when they died; `at_work` names those that live, and is asked last."""
+        branches = set(self._catalog.load_table(table.path).refs()) - {MAIN}
+        for branch in branches - set(at_work() if branches else ()):
+            self.discard(table, branch, branch)
+
+    def discard(self, table: Table, branch: str, attempt: str) -> None:
+        """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
+        self.drop_branch(table, branch)
+        uri = self.data_uri(table, attempt)
+        local = local_path(uri)
+        filesystem, folder = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
+        if filesystem.get_file_info(folder).type is not pyarrow.fs.FileType.NotFound:
+            filesystem.delete_dir(folder)
+
+    def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
+        """Take the files of the hours away from `main`, as an accident would: the hours are lost, not known to be empty."""
+        self._replace(table, hours, [], MAIN)
+
+    def data_uri(self, table: Table, attempt: str) -> str:
+        """A new folder for the files an attempt writes."""
+        return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
+
+    def _replace(
+        self, table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
+    ) -> None:
+        """Replace the hours by files in one commit, and on `main` remember which of the hours are `empty` by right."""
+        if not hours:
+            return
+        wanted = _within(table.hour, merge_hours(hours))
+
+        def change(found: IcebergTable) -> None:
+            with found.transaction() as transaction:
+                scan = found.scan(row_filter=wanted)
+                scan = scan if branch == MAIN else scan.use_ref(branch)
+                if any(True for _ in scan.plan_files()):
+                    transaction.delete(wanted, branch=branch)
+                if uris:
+                    transaction.add_files(uris, branch=branch, check_duplicate_files=False)
+                known = _empty_hours(found)
+                now = (known - set(hours)) | set(empty)
+                if branch == MAIN and now != known:
+                    ranges = [[one.start.isoformat(), one.end.isoformat()] for one in merge_hours(now)]
+                    transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
+
+        self._commit(table, change)
+
+    def _commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
+        """Apply a change to the newest metadata, again from the start when another writer was faster.
+
+        pyiceberg's own retry would commit what was planned against the older state: both writers' rows of an hour.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type(LakeConflict),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.02, max=1),
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt:
+                found = self._catalog.load_table(table.path)
+                try:
+                    change(found)
+                except (CommitFailedException, ValueError) as error:
+                    if self._catalog.load_table(table.path).metadata_location == found.metadata_location:
+                        raise
+                    raise LakeConflict(
+                        f"another writer keeps committing to lake table {table} ({error}); run it again"
+                    ) from error
+
+    def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
+        try:
+            found = self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return []
+        scan = found.scan() if row_filter is None else found.scan(row_filter=row_filter)
+        if branch != MAIN:
+            scan = scan.use_ref(branch)
+        elif found.current_snapshot() is None:
+            return []
+        return sorted(
+            (lake_file(task.file) for task in scan.plan_files()),
+            key=lambda file: (file.hour, file.uri),
+        )
+
+
+def _first_snapshot(found: IcebergTable) -> None:
+    if found.current_snapshot() is None:
+        found.append(found.schema().as_arrow().empty_table())
+
+
+def _empty_hours(found: IcebergTable) -> set[datetime]:
+    ranges = json.loads(found.properties.get(_EMPTY_HOURS, "[]"))
+    return {hour for start, end in ranges for hour in HourRange.parse(start, end)}
+
+
+def _restart_branch(found: IcebergTable, table: Table, branch: str) -> None:
+    current = found.current_snapshot()
+    if current is None:
+        raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
+    changes = found.manage_snapshots()
+    if found.snapshot_by_name(branch) is not None:
+        changes = changes.remove_branch(branch)
+    changes.create_branch(current.snapshot_id, branch).commit()
+
+
+def _drop_branch(found: IcebergTable, branch: str) -> None:
+    if found.snapshot_by_name(branch) is not None:
+        found.manage_snapshots().remove_branch(branch).commit()
+
+
+def _between(column: str, start: datetime, end: datetime) -> str:
+    return f"({column} >= '{start.isoformat()}' and {column} < '{end.isoformat()}')"
+
+
+def _within(column: str, ranges: tuple[HourRange, ...]) -> str:
+    return " or ".join(_between(column, hours.start, hours.end) for hours in ranges)

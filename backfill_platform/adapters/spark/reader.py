@@ -1,0 +1,104 @@
+"""Reading what a range of hours needs, and the proof that it was enough.
+
+The caller plans the files (the lake knows them); this module reads rows by event time, not by folder, and follows open keys
+until they are closed (`domain.windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from backfill_platform.adapters.spark.closure import Closure, follow
+from backfill_platform.adapters.spark.hours import between
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.windows import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PlanFiles = Callable[[datetime, datetime], Sequence[str]]
+
+_SPARK_TYPES: dict[ColumnType, DataType] = {
+    ColumnType.BOOLEAN: BooleanType(),
+    ColumnType.INT32: IntegerType(),
+    ColumnType.INT64: LongType(),
+    ColumnType.FLOAT64: DoubleType(),
+    ColumnType.STRING: StringType(),
+    ColumnType.TIMESTAMP: TimestampType(),
+    ColumnType.BINARY: BinaryType(),
+}
+
+
+@dataclass(frozen=True)
+class RangeRead:
+    """The rows a transform needs for a range, and the files and bounds `[start, end)` they were read from.
+
+    To know that the bounds suffice, times and keys of later files may have been looked at, too.
+    """
+
+    rows: DataFrame
+    start: datetime
+    end: datetime
+    files: int
+    closure: Closure
+
+
+def spark_schema(table: Table) -> StructType:
+    """The Spark schema of a table's Parquet files."""
+    return StructType([StructField(column.name, _SPARK_TYPES[column.type], True) for column in table.columns])
+
+
+def read_range(
+    spark: SparkSession,
+    table: Table,
+    plan_files: PlanFiles,
+    *,
+    time: str,
+    hours: HourRange,
+    window: Window,
+    origin: datetime,
+    horizon: datetime,
+) -> RangeRead:
+    """The rows of `table` with `time` in the window of `hours`, extended for open keys until they are closed.
+
+    `origin` and `horizon` bound what exists: the first hour of the pipeline and the end of what has landed.
+    """
+    start, ahead, edges = window.read_from(hours, origin), window.lookahead, window.edges(hours, horizon)
+
+    @cache
+    def plan(begin: datetime, end: datetime) -> Sequence[str]:
+        return plan_files(begin, end) if begin < end else ()
+
+    def read(begin: datetime, end: datetime) -> DataFrame:
+        schema, paths = spark_schema(table), plan(begin, end)
+        frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+        return frame.where(between(time, begin, end))
+
+    if isinstance(ahead, timedelta):
+        edge = next(edges)
+        return RangeRead(read(start, edge), start, edge, len(plan(start, edge)), Closure())
+    found = follow(spark, read, ahead, time=time, hours=hours, start=start, edges=edges, horizon=horizon)
+    first, edge = found.first_edge, found.edge
+    rows = read(start, first)
+    if first < edge:
+        rows = rows.unionByName(found.rows_of(spark, read(first, edge), ahead, time))
+    files = {*plan(start, first), *plan(first, edge)}
+    return RangeRead(rows, start, edge, len(files), found.closure)

@@ -1,0 +1,132 @@
+"""The command that evaluates every check, for CI: `check`."""
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, TextIO
+
+import click
+
+from backfill_platform.cli import terminal
+from backfill_platform.cli.options import contract_file, on_range, pipeline_and_hours, read_contract, warehouse_of
+from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.fingerprint import repair_id
+from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.settings import load_settings
+
+_SHOWN = 3
+
+
+@click.command()
+@on_range()
+@click.option(
+    "--select", "names", multiple=True, metavar="ASSET", help="check only this asset, such as raw/clickstream; repeatable"
+)
+@contract_file
+@click.option(
+    "--junit", type=click.Path(dir_okay=False), help="also write JUnit XML to this file, a test case for each check and hour"
+)
+@click.option("--strict", is_flag=True, help="let checks that only warn fail the command, too")
+def check(
+    pipeline: str,
+    start: str,
+    end: str,
+    output: str,
+    names: tuple[str, ...],
+    contract: TextIO | None,
+    junit: str | None,
+    strict: bool,
+) -> None:
+    """Evaluate every asset check over a range, without UI or daemon. Exit 0 if all passed, 1 if one failed, 2 for wrong use.
+
+    The rows in the lake are judged by the rules of their schemas, and compared with the warehouse by a dry run; nothing is
+    built or published. Hours that are not there fail the check no_gap, and skip the others.
+    """
+    limits = Contract.parse(read_contract(contract) or {})
+    settings = load_settings()
+    declared, hours = pipeline_and_hours(settings, pipeline, start, end)
+    from backfill_platform.adapters.connections import Connections
+    from backfill_platform.cli.platform import open_spark
+    from backfill_platform.detection.validation import Verdict
+    from backfill_platform.detection.validation import check as evaluate
+    from backfill_platform.planning.scope import named_assets
+    from backfill_platform.repair.runner import Context
+
+    chosen = named_assets(names)
+    make_plan(declared.name, declared.nodes, hours, chosen)  # refuses assets that are not there
+    connections = Connections(settings)
+    now = datetime.now(UTC)
+    with terminal.StepProgress() as progress, warehouse_of(settings) as warehouse:
+        progress.say(f"checking {len(hours)} hours of {declared.name}")
+        with open_spark(settings) as spark:
+            context = Context(
+                declared,
+                connections.lake(),
+                lambda: spark,
+                lambda: warehouse,
+                clock=lambda: datetime.now(UTC),
+                repair_id=repair_id(now, os.urandom(3)),
+                reason="backfill check",
+                requester="command line",
+                code_version=version("backfill-platform"),
+                contract=limits,
+                loading=connections.loading,
+            )
+            found = [one for one in evaluate(context, hours) if not chosen or one.asset in chosen]
+    bad = (Verdict.FAILED, Verdict.WARNED) if strict else (Verdict.FAILED,)
+    if junit is not None:
+        _write_junit(junit, declared.name, found, bad, (datetime.now(UTC) - now).total_seconds())
+    if output == "json":
+        terminal.show_json(
+            [
+                {"asset": "/".join(one.asset), "check": one.check, "hour": hour, "verdict": str(verdict), "text": text}
+                for one in found
+                for hour, (verdict, text) in one.hours.items()
+            ]
+        )
+    else:
+        _show(declared.name, hours, found)
+    sys.exit(1 if any(one.count(verdict) for one in found for verdict in bad) else 0)
+
+
+def _show(pipeline: str, hours: HourRange, found: Sequence[Any]) -> None:
+    from backfill_platform.detection.validation import Verdict
+
+    rows = []
+    for one in found:
+        counts = [one.count(verdict) for verdict in Verdict]
+        wrong = {hour: text for hour, (verdict, text) in one.hours.items() if verdict in (Verdict.FAILED, Verdict.WARNED)}
+        spans = ", ".join(str(span) for span in merge_hours(wrong)[:_SHOWN])
+        first = f"{spans}: {next(iter(wrong.values()))}" if wrong else ""
+        rows.append(("/".join(one.asset), one.check, *counts, first))
+    columns = ("asset", "check", *(str(verdict) for verdict in Verdict), "where, and the first reason")
+    terminal.show_table(f"{pipeline} {hours}: {len(found)} checks of {len(hours)} hours", columns, rows)
+
+
+def _write_junit(path: str, pipeline: str, found: Sequence[Any], bad: Sequence[Any], seconds: float) -> None:
+    """One suite for each asset and one case for each check and hour, as CI servers show them."""
+    from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+    from backfill_platform.detection.validation import Verdict
+
+    report = JUnitXml(f"backfill check {pipeline}")
+    suites: dict[str, Any] = {}
+    for one in found:
+        name = "/".join(one.asset)
+        suite = suites.setdefault(name, TestSuite(name))
+        for hour, (verdict, text) in one.hours.items():
+            case = TestCase(f"{one.check} {format_hour(hour)}", name)
+            if verdict in bad:
+                case.result = [Failure(text)]
+            elif verdict is Verdict.SKIPPED:
+                case.result = [Skipped(text)]
+            elif verdict is Verdict.WARNED:
+                case.system_out = f"warning: {text}"
+            suite.add_testcase(case)
+    for suite in suites.values():
+        report.add_testsuite(suite)
+    report.time = seconds
+    report.write(path, pretty=True)

@@ -1,0 +1,161 @@
+"""Repairs in this process, as the command line and the demo run them: through Dagster, so that the UI shows them too."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.stopping import stoppable
+from backfill_platform.definitions import build_definitions
+from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
+from backfill_platform.devstack.stack import running_services
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import AssetPath
+from backfill_platform.errors import BackfillError, PermanentError
+from backfill_platform.orchestration.in_process import dagster_instance, run_range, run_undo
+from backfill_platform.orchestration.range_concurrency import repair_job
+from backfill_platform.orchestration.recovery import fail_dead_runs
+from backfill_platform.orchestration.run_request import Request
+from backfill_platform.pipelines.registry import load_pipelines
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
+from backfill_platform.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole.
+
+    `interrupted` is a run that somebody stopped: Dagster makes a failed run of Ctrl-C, and nothing may follow it.
+    """
+
+    success: bool
+    run_id: str
+    outcomes: tuple[HourOutcome, ...]
+    steps: tuple[StepFinished, ...]
+    error: str = ""
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> tuple[HourOutcome, ...]:
+        """The hours that were not materialized, though they were due."""
+        return tuple(outcome for outcome in self.outcomes if outcome.failed)
+
+
+@dataclass
+class Platform:
+    """The lake, the warehouse and Dagster of the settings, open. `listen` is told what happens while a run goes on."""
+
+    settings: Settings
+    pipelines: dict[str, Pipeline]
+    instance: dg.DagsterInstance
+    lake: Lake
+    warehouse: Warehouse
+    listen: Callable[[Event], None] = field(default=lambda event: None)
+
+    def run(
+        self,
+        pipeline: Pipeline,
+        hours: HourRange,
+        assets: tuple[AssetPath, ...],
+        request: Request,
+    ) -> RunReport:
+        """Materialize the assets for the range, in one Dagster run."""
+        events: list[Event] = []
+
+        def listener(event: Event) -> None:
+            events.append(event)
+            self.listen(event)
+
+        result = run_range(
+            build_definitions(self.settings, overrides={"listener": listener}),
+            self.instance,
+            job=repair_job(pipeline.name),
+            hours=hours,
+            assets=assets,
+            request=replace(request, requester="command line"),
+        )
+        outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
+        steps = tuple(event for event in events if isinstance(event, StepFinished))
+        interrupted = _interrupted(result)
+        error = "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result)
+        return RunReport(result.success, result.run_id, outcomes, steps, error, interrupted)
+
+    def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None, tenant: str | None = None) -> dict[str, Any]:
+        """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
+        definitions = build_definitions(self.settings)
+        name, who = pipeline.name, "command line"
+        result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, tenant=tenant, requester=who)
+        if _interrupted(result):
+            raise PermanentError(f"interrupted; `backfill ledger {name}` tells what was taken back before")
+        if not result.success:
+            raise PermanentError(_error(result))
+        done: dict[str, Any] = result.output_for_node(f"{name}_undo_op")
+        return done
+
+
+@contextmanager
+def open_platform(settings: Settings) -> Iterator[Platform]:
+    """Everything that `backfill up` has started if it is running, else an embedded warehouse for the while of the block."""
+    services = running_services(settings)
+    if services is not None and settings.spark_remote is None:
+        settings = settings.model_copy(update={"spark_remote": services.spark_remote})
+    pipelines = load_pipelines(settings.pipelines)
+    with open_warehouse(settings) as warehouse, dagster_instance(settings) as instance:
+        fail_dead_runs(instance, workers_too=services is None)
+        yield Platform(settings, pipelines, instance, Connections(settings).lake(), warehouse)
+
+
+@contextmanager
+def open_warehouse(settings: Settings) -> Iterator[Warehouse]:
+    """A client of the warehouse of the settings; an embedded one is started for the block unless it is running."""
+    embedded = nullcontext() if settings.clickhouse_url is not None else connect_or_start(settings.warehouse_dir)
+    with embedded, closing(Connections(settings).warehouse()) as warehouse:
+        yield warehouse
+
+
+@contextmanager
+def open_spark(settings: Settings) -> Iterator["SparkSession"]:
+    """A Spark session: on the server of `backfill up` if that is running, else in this process; ended with the block."""
+    from pyspark.sql import SparkSession
+
+    services = running_services(settings)
+    remote = settings.spark_remote or (services.spark_remote if services else None)
+    use_this_interpreter()
+    builder = SparkSession.builder
+    options = session_options(master=settings.spark_master, remote=remote, driver_memory=settings.spark_driver_memory)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    with stoppable(builder.getOrCreate) as opened:
+        session = opened()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _step_errors(result: dg.ExecuteInProcessResult) -> list[Any]:
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return [failure.error for failure in failures if failure.error]
+
+
+def _interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    return any(error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in _step_errors(result))
+
+
+def _error(result: dg.ExecuteInProcessResult) -> str:
+    for error in _step_errors(result):
+        message = (error.cause or error).message.strip()
+        # Dagster puts the class before the words; ours say all by themselves.
+        return re.sub(rf"\A{re.escape(BackfillError.__module__)}\.\w+: ", "", message)
+    return "" if result.success else "the run failed before its first step; see its page in Dagster"

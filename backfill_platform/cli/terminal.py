@@ -1,0 +1,149 @@
+"""What the command line shows: tables for people on standard output, progress on standard error, JSON for machines."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
+
+# A pipe or a log has no width of its own; 80 columns would fold every table.
+_WIDTH = None if sys.stdout.isatty() else 160
+out = Console(highlight=False, width=_WIDTH)
+err = Console(stderr=True, highlight=False, width=_WIDTH)
+
+_HIDDEN = ("dagster/", "fingerprint_", "status")
+_HEADINGS = {
+    "rows_matched": "matched",
+    "rows_changed": "changed",
+    "rows_only_in_warehouse": "only there",
+    "rows_only_in_lake": "only here",
+    "sessions_extended": "extended",
+    "sessions_open": "open",
+}
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on standard output; hours are ISO 8601 in UTC, fingerprints are `rows:hash`."""
+    out.print_json(json.dumps(_finite(value), default=_plain))
+
+
+def show_error(error: object) -> None:
+    """What went wrong, on standard error."""
+    err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; numbers to the right."""
+    grid = Grid(title=escape(title), title_justify="left", header_style="bold")
+    data = [tuple(row) for row in rows]
+    for number, column in enumerate(columns):
+        numeric = bool(data) and all(type(row[number]) in (int, float) for row in data)
+        grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in data:
+        grid.add_row(*(_text(cell) for cell in row))
+    out.print(grid)
+
+
+def show_rows(rows: Rows) -> None:
+    """A small table of an outcome."""
+    show_table(rows.title, rows.columns, rows.rows)
+
+
+def show_outcomes(step: StepFinished) -> None:
+    """The hours of a step with their facts and what failed, and the facts of the whole step."""
+    names = list(dict.fromkeys(name for outcome in step.outcomes for name in outcome.facts if not name.startswith(_HIDDEN)))
+    rows = [
+        (
+            format_hour(outcome.hour),
+            *(outcome.facts.get(name, "") for name in names),
+            outcome.error or str(outcome.facts.get("status", "ok")),
+        )
+        for outcome in sorted(step.outcomes, key=lambda outcome: outcome.hour)
+    ]
+    headings = [_HEADINGS.get(name, name) for name in names]
+    show_table("/".join(step.step.asset), ("hour (UTC)", *headings, "verdict"), rows)
+    for table in step.tables:
+        show_rows(table)
+    if step.facts:
+        out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items())), style="dim")
+
+
+class StepProgress:
+    """A line per step that shows that something is going on, and for how long."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err)
+        self._task: Any = None
+
+    def __enter__(self) -> "StepProgress":
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """What is going on now."""
+        self._progress.update(self._task, description=text)
+        if not err.is_terminal:
+            err.print(text)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepStarted):
+            self.say(f"step {event.number} of {event.total}: {event.step.action} {'/'.join(event.step.asset)}")
+
+
+def outcome_facts(outcome: HourOutcome) -> dict[str, Any]:
+    """An outcome for JSON."""
+    return {
+        "asset": "/".join(outcome.asset),
+        "hour": outcome.hour,
+        "error": outcome.error,
+        **outcome.facts,
+        **{
+            rows.title.replace(" ", "_"): [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+            for rows in outcome.tables
+        },
+    }
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, datetime):
+        return format_hour(cell)
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    # Values are data: what looks like markup in them is not.
+    return f"{cell:.6g}" if isinstance(cell, float) else escape(str(cell))
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinities as text, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Fingerprint):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)

@@ -1,0 +1,93 @@
+"""Warming a new Spark server: `python -m backfill_platform.devstack.warm` builds a few sessions in a lake that is thrown away.
+
+A JVM compiles and loads what a query needs when it first needs it: without this the first repair takes three times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.adapters.spark.session import session_options
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.domain.windows import stretches
+from backfill_platform.examples import clickstream
+from backfill_platform.repair.build import build
+from backfill_platform.repair.land import land
+from backfill_platform.repair.write_audit_promote import promote
+from backfill_platform.settings import load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLIENTS = 50
+_TURNS = 3  # what runs often is compiled better
+_HOURS = HourRange(clickstream.HOURS.start, clickstream.HOURS.start + 3 * HOUR)
+
+
+def warm(spark: SparkSession) -> int:
+    """Land, and build in turns, the hours of a small clickstream; returns how many sessions were built."""
+    sessions = 0
+    with tempfile.TemporaryDirectory(prefix="backfill-warm-") as name:
+        folder = Path(name)
+        (folder / "requests.csv").write_text("".join(_lines()))
+        source = ArchiveFile(local_uri(folder / "requests.csv"), _HOURS)
+        pipeline = replace(clickstream.pipeline, source=source, end=_HOURS.end)
+        lake = Lake(f"sqlite:///{folder}/catalog.db", local_uri(folder / "lake"))
+        for table in pipeline.tables:
+            lake.ensure(table)
+            lake.ensure(quarantine_of(table))
+        land(spark, lake, pipeline, source, list(_HOURS), "warm")
+        promote(lake, pipeline.raw.table, list(_HOURS), "warm")
+        hours = HourRange(_HOURS.start, _HOURS.start + HOUR)
+        plan = make_plan(pipeline.name, pipeline.nodes, hours, [table.path for table in pipeline.tables[1:]])
+        for turn in range(_TURNS):
+            for step in plan.steps:
+                parts, _ = stretches(hours, set(_HOURS), step.node.window, pipeline.start, pipeline.end)
+                built = build(spark, lake, pipeline, step, parts, f"warm{turn}")
+                promote(lake, step.node.table, list(hours), f"warm{turn}")
+                sessions += sum(audit.written for audit in built.hours.values())
+    return sessions
+
+
+def _lines() -> list[str]:
+    """A request of each client every twenty minutes, so that sessions go on beyond the hour."""
+    at = [f"30/Apr/1998,{second // 3600 + 22:02}:{second // 60 % 60:02}:{second % 60:02}" for second in range(0, 7200, 1200)]
+    return [f"{client},{moment},/{client}.html,200,100\n" for moment in at for client in range(_CLIENTS)]
+
+
+def main() -> None:
+    """Warm the Spark server of the settings, for as long as whoever started this keeps the other end of its input open."""
+    from pyspark.sql import SparkSession
+
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    settings = load_settings()
+    builder = SparkSession.builder
+    options = session_options(
+        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
+    )
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        warm(spark)
+    finally:
+        spark.stop()
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

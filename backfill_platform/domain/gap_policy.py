@@ -1,0 +1,194 @@
+"""From gaps to repairs: which ranges to ask for, newest first, each gap once for as long as its evidence stays the same.
+
+Pure decisions over values: what has been asked for is a small state that the caller keeps from one look to the next.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.gaps import Gap
+from backfill_platform.domain.hours import HOUR, HourRange, merge_hours, parse_hour
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, layer_order
+from backfill_platform.errors import SpecError
+
+
+class OnGap(StrEnum):
+    """What may be done about gaps without asking anybody."""
+
+    REPORT = "report"  # say what is wrong
+    DRY_RUN = "dry-run"  # build the lake's hours again, and show what would change in the warehouse
+    PUBLISH = "publish"  # repair, within the contract
+
+
+@dataclass(frozen=True)
+class GapPolicy:
+    """How a pipeline is watched. Hours are looked at from `look_back` before its end, or before now, up to `settle` before now.
+
+    A tick comes `every` so often and asks for at most `runs_per_tick` repairs of at most `hours_per_run` hours. `contract` is
+    as `Contract.parse` takes it. Raises SpecError for values that make no sense, UsageError for a contract that is none.
+    """
+
+    action: OnGap = OnGap.REPORT
+    look_back: timedelta = timedelta(days=7)
+    settle: timedelta = timedelta(hours=1)
+    every: timedelta = timedelta(minutes=1)
+    hours_per_run: int = 24
+    runs_per_tick: int = 1
+    contract: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.look_back < HOUR or self.settle < timedelta(0) or self.every < timedelta(seconds=1):
+            raise SpecError("a gap policy looks back an hour or more, settles for zero or more, and ticks every second or less")
+        if self.hours_per_run < 1 or self.runs_per_tick < 1:
+            raise SpecError("a gap policy asks for one hour a run and one run a tick, or more")
+        Contract.parse(self.contract or {})
+
+    def hours(self, every: HourRange, now: datetime) -> HourRange | None:
+        """Those of a pipeline's hours that are looked at now; None where there are none yet."""
+        end = min(every.end, (now - self.settle).replace(minute=0, second=0, microsecond=0))
+        start = max(every.start, end - self.look_back)
+        return HourRange(start, end) if start < end else None
+
+
+@dataclass(frozen=True)
+class RepairRequest:
+    """One range run: the assets, in the order of the flow, over contiguous hours, with the gaps it answers."""
+
+    hours: HourRange
+    assets: tuple[AssetPath, ...]
+    gaps: tuple[str, ...]
+
+    def key(self, asked: Mapping[str, str]) -> str:
+        """Names the request for the evidence it was made on; the same request on other evidence has another key."""
+        evidence = json.dumps([str(self.hours), self.assets, [[gap, asked.get(gap)] for gap in self.gaps]])
+        return f"{self.hours}#{hashlib.sha256(evidence.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What has been seen and asked for: the evidence of each open gap by its name, and the requests that wait for their turn.
+
+    `number` counts the requests made, so that damage that comes back after its repair is a new request.
+    """
+
+    asked: Mapping[str, str] = field(default_factory=dict)
+    waiting: tuple[RepairRequest, ...] = ()
+    number: int = 0
+
+    def to_json(self) -> str:
+        """A text that `from_json` reads."""
+        waiting = [
+            [one.hours.start.isoformat(), one.hours.end.isoformat(), [list(asset) for asset in one.assets], list(one.gaps)]
+            for one in self.waiting
+        ]
+        return json.dumps({"asked": dict(self.asked), "waiting": waiting, "number": self.number})
+
+    @classmethod
+    def from_json(cls, text: str | None) -> "Seen":
+        """The state of a text; nothing has been asked for where there is none, or one of another version."""
+        try:
+            found = json.loads(text or "{}")
+            waiting = tuple(
+                RepairRequest(HourRange.parse(start, end), tuple((one[0], one[1]) for one in assets), tuple(gaps))
+                for start, end, assets, gaps in found.get("waiting", ())
+            )
+            return cls(dict(found.get("asked", {})), waiting, int(found.get("number", 0)))
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return cls()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do now: the requests to make, the gaps nobody had seen before, those that are gone, and the state to keep."""
+
+    requests: tuple[RepairRequest, ...]
+    new: tuple[Gap, ...]
+    gone: tuple[str, ...]
+    seen: Seen
+
+
+def name_of(gap: Gap) -> str:
+    """Names the hour of a table, whatever is wrong with it."""
+    return f"{gap.table} {gap.hour.isoformat()} {gap.place}"
+
+
+def gap_of(name: str) -> tuple[str, datetime]:
+    """The table and the hour of a gap's name."""
+    table, hour, _ = name.split(" ")
+    return table, parse_hour(hour)
+
+
+def unseen(gaps: Iterable[Gap], seen: Seen, busy: Collection[datetime]) -> tuple[Gap, ...]:
+    """The gaps whose evidence is new, in hours that nothing is at work on: those wait for the next look."""
+    return tuple(gap for gap in gaps if seen.asked.get(name_of(gap)) != _evidence(gap) and gap.hour not in busy)
+
+
+def decide(
+    gaps: Collection[Gap],
+    wanted: Mapping[AssetPath, Collection[datetime]],
+    seen: Seen,
+    busy: Collection[datetime],
+    policy: GapPolicy,
+) -> Decision:
+    """What to do about the gaps. `wanted` are the hours of each asset that the unseen ones need, `busy` hours in work.
+
+    Requests touch no busy hour; they wait. A request whose gaps are all gone is forgotten.
+    """
+    new = unseen(gaps, seen, busy)
+    names = {name_of(gap) for gap in gaps}
+    # What is gone while a repair is at work may be half a repair: it is said when the work is over.
+    gone = tuple(sorted(name for name in set(seen.asked) - names if gap_of(name)[1] not in busy))
+    asked = {name: evidence for name, evidence in seen.asked.items() if name not in gone}
+    asked |= {name_of(gap): _evidence(gap) for gap in new}
+    waiting = [one for one in seen.waiting if names.intersection(one.gaps)]
+    if policy.action is not OnGap.REPORT and new:
+        chunks = _chunks(wanted, new, policy.hours_per_run)
+        # What was found anew is asked for with all of its hours; older requests for the same ones would only repeat it.
+        covered = {hour for one in chunks for hour in one.hours}
+        waiting = [one for one in waiting if not set(one.hours) <= covered] + chunks
+    waiting.sort(key=lambda one: one.hours.start, reverse=True)
+    ready: list[RepairRequest] = []
+    blocked = set(busy)
+    for one in waiting:
+        if len(ready) < policy.runs_per_tick and blocked.isdisjoint(one.hours):
+            ready.append(one)
+            blocked.update(one.hours)
+    left = tuple(one for one in waiting if one not in ready)
+    return Decision(tuple(ready), new, gone, Seen(asked, left, seen.number + len(ready)))
+
+
+def assets_for(policy: GapPolicy, wanted: Mapping[AssetPath, Collection[datetime]]) -> dict[AssetPath, set[datetime]]:
+    """What the policy lets be materialized of what a repair needs: dry runs instead of publishing, or all of it."""
+    found: dict[AssetPath, set[datetime]] = {}
+    for (prefix, name), hours in wanted.items():
+        shown = DRY_RUN if prefix == WAREHOUSE and policy.action is OnGap.DRY_RUN else prefix
+        found.setdefault((shown, name), set()).update(hours)
+    return found
+
+
+def _chunks(wanted: Mapping[AssetPath, Collection[datetime]], gaps: Iterable[Gap], most: int) -> list[RepairRequest]:
+    """The fewest ranges that hold all wanted hours, cut where they are too long; each with the assets wanted in it."""
+    names = [(name_of(gap), gap.hour) for gap in gaps]
+    found = []
+    for span in merge_hours(hour for hours in wanted.values() for hour in hours):
+        # A gap's blast radius may lie in several cuts of a span; each of them answers it.
+        answered = tuple(sorted(name for name, hour in names if hour in span))
+        for start in range(0, len(span), most):
+            first = span.start + start * HOUR
+            part = HourRange(first, min(first + most * HOUR, span.end))
+            assets = {asset for asset, hours in wanted.items() if not set(part).isdisjoint(hours)}
+            if assets:
+                found.append(RepairRequest(part, tuple(sorted(assets, key=layer_order)), answered))
+    everything = tuple(sorted(name for name, _ in names))
+    return [one if one.gaps else RepairRequest(one.hours, one.assets, everything) for one in found]
+
+
+def _evidence(gap: Gap) -> str:
+    text = json.dumps([gap.kind, gap.evidence, gap.tenants])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,86 @@
+"""What people are told about a repair: when, in which words, and without secrets.
+
+A message is a value; `notifications/summary.py` writes its text, `messages` delivers it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """The moments at which somebody is told; one message may be about two of the last three."""
+
+    STARTED = "started"
+    FINISHED = "finished"  # it ended, and nothing is left to do
+    WAITING = "waiting"  # something waits for a person to decide
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `facts` say the same for programs, as plain JSON values; `kinds` names the most serious first."""
+
+    kinds: tuple[Kind, ...]
+    pipeline: str
+    subject: str
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, secrets: Iterable[str]) -> "Message":
+        """The message with the given secrets, and whatever looks like one, replaced by `***`, also in its facts."""
+        known = tuple(secrets)
+        return replace(
+            self,
+            subject=" ".join(redact(self.subject, known).split()),  # one line: it becomes a header of e-mail
+            text=redact(self.text, known),
+            facts=_redact_all(self.facts, known),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The message for JSON."""
+        kinds = [str(kind) for kind in self.kinds]
+        return {
+            "kinds": kinds,
+            "pipeline": self.pipeline,
+            "subject": self.subject,
+            "text": self.text,
+            "facts": dict(self.facts),
+        }
+
+
+HIDDEN = "***"
+
+_SECRET_NAME = (
+    r"[\w.-]*(?:password|passwd|passphrase|\bpass\b|pwd|secret|token|signature|\bsig\b|credential|api_?key|access_?key)[\w.-]*"
+)
+_PATTERNS = (
+    # scheme://user:password@host, and a token alone before the @
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#@'\"]+@"), rf"\1{HIDDEN}@"),
+    # ?token=..., password=..., "password": "..."
+    (re.compile(rf"(?i)(?<![\w.-])({_SECRET_NAME}(?:\s*=\s*['\"]?|['\"]\s*:\s*['\"]?))[^\s&'\",;)}}\]]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}"), rf"\1{HIDDEN}"),
+    # The address of an incoming webhook is its password.
+    (re.compile(r"(?i)(https?://hooks\.[^\s/'\"]+/)[^\s'\")<>]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(/services/)T\w+/B\w+/\w+|(/api/webhooks/)\d+/[\w-]+"), rf"\1\2{HIDDEN}"),
+)
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without the given secrets, without passwords and tokens in URLs, and without `name=value` of secret names."""
+    # The longest first: a secret may hold another one.
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _redact_all(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {name: _redact_all(one, secrets) for name, one in value.items()}
+    return [_redact_all(one, secrets) for one in value] if isinstance(value, list | tuple) else value

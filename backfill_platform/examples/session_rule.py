@@ -1,0 +1,70 @@
+"""The session rule in plain Python: the oracle of the Spark transform. Slow, obvious and complete."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from backfill_platform.domain.windows import followed_until
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class Session(Generic[E]):
+    """The events of one key with less than a gap between neighbours, in time order.
+
+    `is_open` says that the session may go on: its cap or the end of what has landed came before a gap of silence.
+    """
+
+    key: Hashable
+    started_at: datetime
+    ended_at: datetime
+    events: tuple[E, ...]
+    is_open: bool
+
+
+def sessionize(
+    events: Iterable[E],
+    *,
+    key: Callable[[E], Hashable],
+    time: Callable[[E], datetime],
+    gap: timedelta,
+    cap: timedelta,
+    horizon: datetime,
+) -> list[Session[E]]:
+    """All sessions of the events before the horizon, in order of key arrival and start.
+
+    Events beyond the cap of their session belong to no session, as they belong to no row of the Spark transform.
+    """
+    by_key: defaultdict[Hashable, list[E]] = defaultdict(list)
+    for event in events:
+        if time(event) >= horizon:
+            continue
+        by_key[key(event)].append(event)
+    sessions = []
+    for owner, own in by_key.items():
+        own.sort(key=time)
+        group: list[E] = []
+        for event in own:
+            if group and time(event) - time(group[-1]) >= gap:
+                sessions.append(_close(owner, group, time, gap, cap, horizon))
+                group = []
+            group.append(event)
+        sessions.append(_close(owner, group, time, gap, cap, horizon))
+    return sessions
+
+
+def _close(
+    key: Hashable,
+    group: list[E],
+    time: Callable[[E], datetime],
+    gap: timedelta,
+    cap: timedelta,
+    horizon: datetime,
+) -> Session[E]:
+    until = followed_until(time(group[0]), cap, horizon)
+    kept = tuple(event for event in group if time(event) < until)
+    ended = time(kept[-1])
+    return Session(key, time(kept[0]), ended, kept, is_open=ended + gap > until)

@@ -1,0 +1,112 @@
+"""Who is told of the repairs of a pipeline: the names it declares, and the channels that the settings have for them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from backfill_platform.adapters.delivery.channel import Channel
+from backfill_platform.adapters.delivery.command import Command
+from backfill_platform.adapters.delivery.dispatcher import PATIENCE, Outbox, Patience, Watcher
+from backfill_platform.adapters.delivery.mail import Mail
+from backfill_platform.adapters.delivery.webhook import Webhook
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.settings import Settings, WatcherSettings
+
+_SHORTEST_SECRET = 6  # a shorter one is part of ordinary words
+_SHORTEST_TOKEN = 12  # in the path of a webhook, which has ordinary words as well
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The watchers of a pipeline that can be reached, and the names of those that cannot."""
+
+    watchers: tuple[Watcher, ...] = ()
+    missing: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    patience: Patience = PATIENCE
+
+    def __repr__(self) -> str:
+        return f"Watch({', '.join(watcher.name for watcher in self.watchers)})"
+
+    def outbox(self) -> Outbox:
+        """A fresh outbox to these watchers."""
+        return Outbox(self.watchers, secrets=self.secrets, patience=self.patience)
+
+
+NOBODY = Watch()
+
+
+def watch_of(pipeline: Pipeline, settings: Settings, patience: Patience = PATIENCE) -> Watch:
+    """Who is told of the repairs of the pipeline. Opens nothing."""
+    found, missing = [], []
+    for name in dict.fromkeys(pipeline.watchers):
+        reached = settings.watchers.get(name)
+        if reached is None:
+            missing.append(name)
+        else:
+            found.append(Watcher(name, tuple(_channels(reached)), frozenset(reached.events)))
+    return Watch(tuple(found), tuple(missing), tuple(_secrets(settings)), patience)
+
+
+def unknown_watchers(pipeline: Pipeline, settings: Settings) -> str:
+    """One sentence about watchers that are named and not reachable; empty when there are none, or no watcher is set up at all.
+
+    A machine without any is one on which nobody wants to be told, such as a laptop.
+    """
+    missing = watch_of(pipeline, settings).missing
+    if not missing or not settings.watchers:
+        return ""
+    return (
+        f"pipeline {pipeline.name}: nobody is told as {', '.join(missing)}, because BACKFILL_WATCHERS has only "
+        f"{', '.join(settings.watchers)}"
+    )
+
+
+def web_address(settings: Settings) -> str:
+    """Where the web page is: the address set for others, else the local one while `backfill up` runs; empty for neither."""
+    if settings.web_url:
+        return settings.web_url.rstrip("/")
+    try:
+        return str(json.loads(settings.services_file.read_text())["web_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _channels(reached: WatcherSettings) -> Iterable[Channel]:
+    if reached.webhook is not None:
+        yield Webhook(reached.webhook.get_secret_value())
+    if reached.email is not None:
+        mail = reached.email
+        yield Mail(
+            host=mail.host,
+            port=mail.port_used,
+            sender=mail.sender,
+            to=mail.to,
+            security=mail.security,
+            user=mail.user,
+            password=mail.password.get_secret_value(),
+        )
+    if reached.command is not None:
+        yield Command(reached.command)
+
+
+def _secrets(settings: Settings) -> Iterable[str]:
+    """All that no message may hold: addresses of webhooks, passwords, and URLs with credentials, as wholes and in parts."""
+    found: list[str] = []
+    for watcher in settings.watchers.values():
+        if watcher.webhook is not None:
+            url = watcher.webhook.get_secret_value()
+            parts = urlsplit(url)
+            # Errors show it without its host, or in pieces: /services/TEAM/CHANNEL/TOKEN.
+            words = [word for word in parts.path.split("/") if len(word) >= _SHORTEST_TOKEN]
+            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, *words]
+        if watcher.email is not None:
+            found.append(watcher.email.password.get_secret_value())
+    urls = [settings.lake_catalog_uri or "", settings.s3_endpoint_url or ""]
+    if settings.clickhouse_url is not None:
+        urls.append(settings.clickhouse_url.get_secret_value())
+    for url in urls:
+        password = urlsplit(url).password or ""
+        found += [password, unquote(password)]
+    return {secret for secret in found if len(secret) >= _SHORTEST_SECRET}

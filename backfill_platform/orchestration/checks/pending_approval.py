@@ -1,0 +1,99 @@
+"""What a person has to see: gaps that were found, and repairs that wait for somebody, as checks of the hours they concern."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import dagster as dg
+
+from backfill_platform.domain.hours import format_hour, partition_key
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Action, Step
+from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
+from backfill_platform.orchestration.presentation.metadata import hour_metadata
+from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, HourOutcome
+from backfill_platform.repair.publish import DIFFERENCES
+
+TEXTS = {
+    NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. It holds nothing back.",
+    NOTHING_WAITS: "No repair of the hour waits for a person: no dry run differs from the warehouse, no publish was refused. "
+    "Materialize the hour to publish what waits. It holds nothing back.",
+}
+_BATCH = 200
+
+Judged = Mapping[str, JudgedMaterialization]
+
+
+def judged(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Collection[str]) -> Judged:
+    """The newest materialization of each partition that has one.
+
+    The web page shows a check of an hour only when it names the materialization that it judged.
+    """
+    found: dict[str, JudgedMaterialization] = {}
+    names = sorted(keys)
+    for start in range(0, len(names), _BATCH):
+        part = names[start : start + _BATCH]
+        ids = instance.event_log_storage.get_latest_storage_id_by_partition(
+            asset, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(part)
+        )
+        records = instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=asset, asset_partitions=part, storage_ids=list(ids.values())), limit=len(part)
+        ).records
+        found |= {
+            str(record.partition_key): JudgedMaterialization(
+                storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+            )
+            for record in records
+        }
+    return found
+
+
+def attention(
+    instance: dg.DagsterInstance, step: Step, outcomes: Sequence[HourOutcome], repair: str, known: Judged
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """What a step says about its hours: no gap where one was materialized, and what waits for a person to publish it.
+
+    `known` are the materializations of the step's own asset.
+    """
+    asset = dg.AssetKey(list(step.asset))
+    if step.action is not Action.DRY_RUN and (step.promote or step.action is Action.PUBLISH):
+        for outcome in outcomes:
+            if not outcome.error:
+                yield evaluation(asset, NO_GAP, outcome.hour, True, "materialized", {"repair": repair}, known)
+    if step.asset[0] not in (DRY_RUN, WAREHOUSE):
+        return
+    target = dg.AssetKey([WAREHOUSE, step.node.table.name])
+    if target != asset:
+        known = judged(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
+    for outcome in outcomes:
+        differs = any(outcome.facts.get(name) for name in DIFFERENCES)
+        if not outcome.error and (step.action is Action.PUBLISH or not differs):
+            yield evaluation(target, NOTHING_WAITS, outcome.hour, True, "nothing waits", {"repair": repair}, known)
+        elif differs:
+            why = outcome.error or "a dry run differs from the warehouse"
+            how = f"materialize {target.to_user_string()} of {format_hour(outcome.hour)} to publish it"
+            if step.from_branch:
+                how = f"materialize {step.node.table} and {how.removeprefix('materialize ')}"
+            metadata = hour_metadata(outcome, repair)
+            yield evaluation(target, NOTHING_WAITS, outcome.hour, False, f"{why}; {how}", metadata, known)
+
+
+def evaluation(
+    asset: dg.AssetKey,
+    check: str,
+    hour: datetime,
+    passed: bool,
+    text: str,
+    metadata: Mapping[str, dg.MetadataValue | str],
+    known: Judged,
+) -> dg.AssetCheckEvaluation:
+    """The verdict on one hour; a failed one warns, because what it is about holds nothing back by itself."""
+    key = partition_key(hour)
+    return dg.AssetCheckEvaluation(
+        asset_key=asset,
+        check_name=check,
+        passed=passed,
+        partition=key,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=text,
+        metadata=metadata,
+        target_materialization_data=known.get(key),
+    )

@@ -1,0 +1,86 @@
+"""The job that undoes a repair, for the launchpad and the command line."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NoReturn
+
+import dagster as dg
+from pydantic import Field
+
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.errors import BackfillError, UsageError
+from backfill_platform.orchestration.assets import open_context
+from backfill_platform.orchestration.notifications import NOTHING, Notices, telling
+from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_turn
+from backfill_platform.orchestration.recovery import NEVER_RETRIED
+from backfill_platform.orchestration.run_request import Request
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.undo import Undone, describe, undo
+
+
+class UndoConfig(dg.Config):
+    """Which repair to undo, and which of its hours."""
+
+    repair: str = Field(description="name of the repair, as the ledger and every hour's metadata have it")
+    start: str = Field("", description="first hour to undo, UTC, such as 1998-04-30T22; with `end`, else all hours")
+    end: str = Field("", description="end of the hours to undo, not included")
+    tenant: str | None = Field(None, description="undo the rows of this tenant only; tables without a tenant column stay")
+
+    def hours(self) -> HourRange | None:
+        """The chosen hours, None for all. Raises UsageError when only one end is given."""
+        if bool(self.start) != bool(self.end):
+            raise UsageError("give both ends of the hours to undo, or none of them")
+        return HourRange.parse(self.start, self.end) if self.start else None
+
+
+def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition:
+    """A job of one op that takes turns with all repairs of the pipeline."""
+
+    @dg.op(name=f"{pipeline.name}_undo_op")
+    def take_back(
+        context: dg.OpExecutionContext, config: UndoConfig, connections: dg.ResourceParam[Connections]
+    ) -> dict[str, object]:
+        try:
+            with ExitStack() as stack:
+                notice = stack.enter_context(telling(context, notices, pipeline, None, undoes=config.repair))
+                asked = Request.from_tags(context.run.tags)
+                request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
+                wait_for_turn(context, pipeline)
+                repair = stack.enter_context(open_context(context, pipeline, connections, _no_spark, request))
+                notice.begin(repair)
+                tables = []
+                for undone in undo(repair, config.repair, config.hours(), config.tenant):
+                    tables.append(undone)
+                    notice.undone(undone)
+        except BackfillError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        for undone in tables:
+            context.log.info(describe(undone))
+        if failed := [undone for undone in tables if undone.failed]:
+            raise dg.Failure("; ".join(map(describe, failed)), allow_retries=False)
+        return {"repair": repair.repair_id, "tables": [_plain(undone) for undone in tables]}
+
+    @dg.job(
+        name=undo_job_name(pipeline.name),
+        description=f"Take back what a repair of {pipeline.name} published.",
+        tags=NEVER_RETRIED,
+    )
+    def job() -> None:
+        take_back()
+
+    return job
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("an undo reads patches, not the lake")
+
+
+def _plain(undone: Undone) -> dict[str, object]:
+    return {
+        "table": undone.table,
+        "rows": sum(undone.found.rows.values()),
+        "hours": [hour.isoformat() for hour in sorted(undone.found.rows)],
+        "conflicts": undone.found.conflicts,
+        "shown": [{"hour": conflict.hour.isoformat(), "key": conflict.key} for conflict in undone.found.shown],
+    }

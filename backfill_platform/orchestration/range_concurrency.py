@@ -1,0 +1,121 @@
+"""Runs of one pipeline take turns at the hours they share, and work side by side on others.
+
+Dagster's pools and tag limits know names, not ranges: with them either everything of a pipeline waits, or nothing does. So each
+run waits at its start for the runs that started before it and share hours with it. Dagster notes that a run has started before
+the run does anything, so of two runs one always comes first, and nobody waits in a circle. Runs that die are reported failed
+(`run_launcher`, `recovery`), and nobody waits for them any more. Should two runs on machines whose clocks differ both take
+themselves for the first, the leases of the warehouse and the lake's commits still keep them from harming each other.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import dagster as dg
+
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.orchestration.partitions import hours_of_tags
+from backfill_platform.orchestration.process_identity import PROCESS_TAG, is_alive
+from backfill_platform.orchestration.recovery import UNFINISHED
+from backfill_platform.orchestration.run_request import REPAIR_TAG
+from backfill_platform.pipelines.spec import Pipeline
+
+_SECONDS = 1
+_TICK_TAG = "dagster/tick"
+# Not those that are queued: were they behind runs that wait for them, nobody would go on.
+_LAUNCHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+
+
+def repair_job(pipeline: str) -> str:
+    """The name of the job that holds all assets of a pipeline."""
+    return f"{pipeline}_repair"
+
+
+def look_job_name(pipeline: str) -> str:
+    """The name of the job that evaluates `no_gap` for a range of hours."""
+    return f"{pipeline}_look"
+
+
+def undo_job_name(pipeline: str) -> str:
+    """The name of the job that undoes repairs of a pipeline."""
+    return f"{pipeline}_undo"
+
+
+def wait_for_turn(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline: Pipeline) -> None:
+    """Return when no run that started earlier is at work on an hour of this one. An undo shares all hours of its pipeline.
+
+    A run that the gap sensor asked for waits for the look of the same tick, too: else it would mend what was to be shown.
+    """
+    told: set[str] = set()
+    while before := _before(context, pipeline):
+        for run in before:
+            if run.run_id not in told:
+                context.log.info(f"waiting for run {run.run_id[:8]}, which works on {_hours(run) or 'all hours'}")
+        told = {run.run_id for run in before}
+        time.sleep(_SECONDS)
+
+
+def repairs_at_work(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Callable[[], Collection[str]]:
+    """Asks for the names of the repairs of all other runs that have not ended: what they have staged is not to be touched."""
+
+    def names() -> set[str]:
+        runs = context.instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+        return {run.tags[REPAIR_TAG] for run in runs if REPAIR_TAG in run.tags and run.run_id != context.run.run_id}
+
+    return names
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """When a run started, and its number for two that did so at the same moment."""
+
+    started: float
+    number: int
+
+    def comes_after(self, other: "_Turn") -> bool:
+        return (self.started, self.number) > (other.started, other.number)
+
+
+def _before(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline: Pipeline) -> list[dg.DagsterRun]:
+    assets = {dg.AssetKey(list(path)) for node in pipeline.nodes for path in node.assets}
+    # Read first: a run that is seen queued below then starts after this one, for both of them.
+    mine = context.instance.get_run_record_by_id(context.run.run_id)
+    if mine is None or mine.start_time is None:
+        return []
+    turn = _Turn(mine.start_time, mine.storage_id)
+    found = []
+    for record in context.instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED)):
+        run = record.dagster_run
+        if _shows(run, mine.dagster_run, pipeline.name):
+            found.append(run)
+        if run.run_id == context.run.run_id or not _shares(run, mine.dagster_run, pipeline.name, assets):
+            continue
+        if PROCESS_TAG in run.tags and not is_alive(run):
+            continue
+        if record.start_time is not None:
+            if turn.comes_after(_Turn(record.start_time, record.storage_id)):
+                found.append(run)
+        elif run.status is dg.DagsterRunStatus.STARTING or PROCESS_TAG in run.tags:
+            # About to start: whether before or after this one is known in a moment.
+            found.append(run)
+    return found
+
+
+def _shows(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str) -> bool:
+    tick = mine.tags.get(_TICK_TAG)
+    same = tick is not None and run.tags.get(_TICK_TAG) == tick
+    return same and run.job_name == look_job_name(pipeline) and run.status in _LAUNCHED
+
+
+def _shares(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str, assets: Collection[dg.AssetKey]) -> bool:
+    if run.asset_selection:
+        if run.asset_selection.isdisjoint(assets):
+            return False
+    elif run.job_name not in (repair_job(pipeline), undo_job_name(pipeline)):
+        return False
+    theirs, ours = _hours(run), _hours(mine)
+    return theirs is None or ours is None or (theirs.start < ours.end and ours.start < theirs.end)
+
+
+def _hours(run: dg.DagsterRun) -> HourRange | None:
+    return hours_of_tags(run.tags)

@@ -1,0 +1,103 @@
+"""The gap sensor of a pipeline: looks at the data, has gaps shown where they have changed, and asks for repairs or tells.
+
+A repair is one range run with Dagster's own range tags. What is asked for, and how much of it, is the pipeline's `on_gaps`.
+Gaps are shown by a run of the check `no_gap`, and not by the tick itself: Dagster keeps one evaluation outside of runs for each
+hour and refuses the next (a unique index of its storage).
+"""
+
+import hashlib
+from contextlib import closing
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from backfill_platform.adapters.connections import Connections
+from backfill_platform.detection.remediation import wanted_hours
+from backfill_platform.detection.survey import survey
+from backfill_platform.domain.gap_policy import GapPolicy, OnGap, RepairRequest, Seen, assets_for, decide, gap_of, unseen
+from backfill_platform.domain.gaps import Gap
+from backfill_platform.domain.hours import HourRange, format_hour
+from backfill_platform.errors import BackfillError
+from backfill_platform.orchestration.dagster_overrides.private_names import Job
+from backfill_platform.orchestration.notifications import NOTHING, Notices, tell_of_gaps
+from backfill_platform.orchestration.partitions import range_tags
+from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.sensors.hours_in_work import hours_in_work
+from backfill_platform.pipelines.spec import Pipeline
+
+_SHOWN = 5
+
+
+def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NOTHING) -> dg.SensorDefinition:
+    """The sensor `<pipeline>_gaps`; it runs by itself where the pipeline declares `on_gaps`, else when switched on."""
+    policy = pipeline.on_gaps or GapPolicy()
+    running = dg.DefaultSensorStatus.RUNNING if pipeline.on_gaps else dg.DefaultSensorStatus.STOPPED
+
+    @dg.sensor(
+        name=f"{pipeline.name}_gaps",
+        jobs=[repair, look],
+        minimum_interval_seconds=int(policy.every.total_seconds()),
+        default_status=running,
+        description=f"Finds damaged hours of {pipeline.name} from data; it may {policy.action} by itself.",
+    )
+    def watch_gaps(
+        context: dg.SensorEvaluationContext, connections: dg.ResourceParam[Connections]
+    ) -> dg.SensorResult | dg.SkipReason:
+        now = datetime.now(UTC)
+        hours = policy.hours(pipeline.hours_until(now), now)
+        if hours is None:
+            return dg.SkipReason(f"{pipeline.name} has no hours yet that are over for {policy.settle}")
+        seen = Seen.from_json(context.cursor)
+        busy = hours_in_work(context.instance, context.repository_def, pipeline)
+        lake = connections.lake()
+        try:
+            with closing(connections.warehouse()) as warehouse:
+                gaps = survey(pipeline, hours, lake, warehouse, connections.loading, now=now).gaps
+        except BackfillError as error:
+            return dg.SkipReason(f"cannot look: {error}")
+        new = unseen(gaps, seen, busy)
+        reports = policy.action is OnGap.REPORT
+        wanted = {} if reports else assets_for(policy, wanted_hours(pipeline, lake, new, now))
+        decision = decide(gaps, wanted, seen, busy, policy)
+        if reports:  # of what it asks for, the runs tell
+            tell_of_gaps(context.log, notices, pipeline, new, lambda: wanted_hours(pipeline, lake, new, now))
+        requests = [_run(one, decision.seen, seen.number, repair, pipeline, policy) for one in decision.requests]
+        if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
+            # First: repairs of the same tick wait for it (`turns`), so that what they mend has been shown.
+            requests.insert(0, _show(HourRange.covering(changed), decision.seen, look))
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else _told(gaps, hours, len(decision.seen.waiting), len(busy)),
+            cursor=decision.seen.to_json(),
+        )
+
+    return watch_gaps
+
+
+def _run(one: RepairRequest, seen: Seen, number: int, job: Job, pipeline: Pipeline, policy: GapPolicy) -> dg.RunRequest:
+    reason = f"{len(one.gaps)} gap{'s' * (len(one.gaps) != 1)} found by {pipeline.name}_gaps"
+    contract = None if policy.contract is None else dict(policy.contract)
+    request = Request(reason=reason, requester=f"{pipeline.name}_gaps", contract=contract)
+    return dg.RunRequest(
+        run_key=f"{one.key(seen.asked)}#{number}",
+        job_name=job.name,
+        tags={**range_tags(one.hours), **request.to_tags()},
+        asset_selection=[dg.AssetKey(list(asset)) for asset in one.assets],
+    )
+
+
+def _show(hours: HourRange, seen: Seen, job: Job) -> dg.RunRequest:
+    """A look at the hours. The text of the state names it: the same state is looked at once, also if the tick is repeated."""
+    state = hashlib.sha256(seen.to_json().encode()).hexdigest()[:16]
+    return dg.RunRequest(run_key=f"look {hours}#{state}", job_name=job.name, tags=range_tags(hours))
+
+
+def _told(gaps: tuple[Gap, ...], hours: object, waiting: int, busy: int) -> str:
+    """What the tick found, for the page of the sensor."""
+    if not gaps:
+        return f"no gaps in {hours}"
+    shown = "; ".join(f"{gap.table} {format_hour(gap.hour)} {gap.kind}: {gap.evidence}" for gap in gaps[:_SHOWN])
+    more = f"; and {len(gaps) - _SHOWN} more" if len(gaps) > _SHOWN else ""
+    held = f"; {waiting} repairs wait for their turn" if waiting else ""
+    work = f"; {busy} hours are in work" if busy else ""
+    return f"{len(gaps)} gaps, all of them asked for or reported{held}{work}: {shown}{more}"

@@ -1,0 +1,87 @@
+"""What a plan would read and replace, looked up in the lake; nothing is run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.preconditions import check_target, target_exists
+from backfill_platform.adapters.iceberg.inventory import LakeFile
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.plan import Action, Plan, Step, read_bounds
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import PreconditionError
+from backfill_platform.pipelines.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One step for people: what it reads, what is there now.
+
+    `files` and `bytes` of the lake are read; `pruned` and `bytes_pruned` of the same table need not be opened.
+    """
+
+    asset: str
+    action: str
+    reads: str
+    files: int
+    pruned: int
+    bytes: int
+    bytes_pruned: int
+    rows_now: int
+    explanation: str
+
+
+def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) -> Iterator[Explained]:
+    """Each step of the plan, in order. Files are those of the first reading; open keys may add some.
+
+    A step that compares with the warehouse says how it would publish, or why the table there cannot be repaired.
+    """
+    for step in plan.steps:
+        table = step.node.table
+        reads, found, every = _reads(step, pipeline, lake)
+        size = sum(file.bytes for file in found)
+        rows = sum(lake.rows_by_hour(table, step.hours).values())
+        text = step.explanation
+        if step.action in (Action.DRY_RUN, Action.PUBLISH):
+            text += f" ({_publishing(warehouse, table)})"
+        yield Explained(
+            "/".join(step.asset),
+            str(step.action),
+            reads,
+            files=len(found),
+            pruned=len(every) - len(found),
+            bytes=size,
+            bytes_pruned=sum(file.bytes for file in every) - size,
+            rows_now=rows,
+            explanation=text,
+        )
+
+
+def _publishing(warehouse: Warehouse, table: Table) -> str:
+    if not target_exists(warehouse, table):
+        return f"{table} is created by the first publish"
+    try:
+        return check_target(warehouse, table).why
+    except PreconditionError as error:
+        return str(error)
+
+
+def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFile], list[LakeFile]]:
+    """In words, the files of the lake to read, and all files of the same table."""
+    source = step.node.reads
+    if source is None:
+        return ", ".join(pipeline.source.files(step.hours)) or "no file has these hours", [], []
+    if step.asset != step.node.table.path:
+        return str(step.node.table), lake.files(step.node.table, step.hours), lake.files(step.node.table)
+    from_raw = source == pipeline.raw.table
+    there = lake.built_hours(source)
+    missing = [hour for hour in step.hours if hour not in there]
+    if len(missing) == len(step.hours):
+        return f"{source}: none of the hours is there yet", [], []
+    after = max(there) + HOUR if from_raw else step.hours.end
+    first, last = read_bounds(step, pipeline.start, after)
+    time = pipeline.raw.event_time if from_raw else source.hour
+    bounds = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
+    bounds += f", without {len(missing)} hours that are not there" if missing else ""
+    return bounds, lake.files_between(source, time, first, last), lake.files(source)

@@ -1,0 +1,106 @@
+"""What live writers do to a target while it is repaired is never undone, and it is said which hours had to wait."""
+
+from datetime import timedelta
+
+import pytest
+
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
+from backfill_platform.adapters.clickhouse.publishing.publish import publish
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.domain.tables import Table
+from backfill_platform.errors import ConcurrentWriter, ProofFailed
+from backfill_platform_tests.adapters.clickhouse.visits import (
+    ELEVEN,
+    TEN,
+    TWELVE,
+    assert_holds,
+    attempt,
+    counts,
+    net_rows,
+    repair,
+    statuses,
+    visit,
+    write_live,
+)
+
+
+@pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept"])
+def test_what_a_live_writer_did_after_the_first_look_is_never_undone(warehouse: Warehouse, visits: Table, step: str) -> None:
+    """It writes to the hour TEN at the step; ELEVEN, in the same part of the delta, is published without it."""
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
+    written: list[str] = []
+
+    def interfere(name: str) -> None:
+        if name == step and not written:
+            written.append(name)
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
+
+    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2)]
+    results = repair(warehouse, visits, [TEN, ELEVEN], rows, on_step=interfere)
+    assert statuses(results) == {TEN: "refused", ELEVEN: "published"}
+    assert isinstance(results[TEN].error, ConcurrentWriter)
+    assert (results[TEN].cancels, results[TEN].states) == (0, 0)
+    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=7), visit(ELEVEN, "ada", pages=2)])
+
+
+def test_what_a_live_writer_did_after_the_lake_was_read_is_never_undone(warehouse: Warehouse, visits: Table) -> None:
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1), visit(TWELVE, "ada")])
+    since = fingerprints.net(warehouse, visits, [TEN, ELEVEN, TWELVE])
+    write_live(warehouse, visits, [visit(TEN, "live")])
+    write_live(warehouse, visits, [visit(TWELVE, "bob")])
+    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2), visit(TWELVE, "ada"), visit(TWELVE, "bob")]
+    results = repair(warehouse, visits, [TEN, ELEVEN, TWELVE], rows, since=since)
+    assert statuses(results) == {TEN: "refused", ELEVEN: "published", TWELVE: "unchanged"}
+    assert isinstance(results[TEN].error, ConcurrentWriter)
+    assert_holds(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "live"), *rows[1:]])
+
+
+def test_a_live_writer_that_does_what_the_repair_would_do_is_let_be(warehouse: Warehouse, visits: Table) -> None:
+    """The diff is made again, and finds the rest."""
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "bob", pages=1)])
+    written: list[str] = []
+
+    def interfere(name: str) -> None:
+        if name == "kept" and not written:
+            written.append(name)
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=2)])
+
+    rows = [visit(TEN, "ada", pages=2), visit(TEN, "bob", pages=2)]
+    results = repair(warehouse, visits, [TEN], rows, on_step=interfere)
+    assert (statuses(results), written) == ({TEN: "published"}, ["kept"])
+    assert (results[TEN].cancels, results[TEN].states) == (1, 1)
+    assert_holds(warehouse, visits, rows)
+
+
+def test_a_live_writer_that_never_stops_publishes_nothing(warehouse: Warehouse, visits: Table) -> None:
+    hours = [TEN + timedelta(hours=number) for number in range(8)]
+    waiting = list(hours)
+
+    def interfere(name: str) -> None:
+        if name == "proven" and waiting:
+            write_live(warehouse, visits, [visit(waiting.pop(), "live")])
+
+    results = repair(warehouse, visits, hours, [visit(hour, "ada") for hour in hours], on_step=interfere)
+    assert set(statuses(results).values()) == {"refused"}
+    assert {row[1] for row in net_rows(warehouse, visits)} == {"live"}
+
+
+def test_a_live_writer_in_the_last_moment_is_found_by_the_verification(warehouse: Warehouse, visits: Table) -> None:
+    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
+
+    def interfere(name: str) -> None:
+        if name == "rechecked":
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
+            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
+
+    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2)]
+    with Staging(warehouse, visits, attempt(), [TEN, ELEVEN]) as staging:
+        staging.load_rows(rows, counts(rows))
+        results = {result.hour: result for result in publish(prepare(staging, [TEN, ELEVEN]), on_step=interfere)}
+    assert statuses(results) == {TEN: "unverified", ELEVEN: "published"}
+    assert isinstance(results[TEN].error, ProofFailed)
+    assert warehouse.rows(f"SELECT count() FROM {staging.delta}", doing="looking whether it was kept") == [(4,)]

@@ -1,0 +1,271 @@
+"""The lake on a real Iceberg catalog; files are written by pyarrow, as an engine other than ours."""
+
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+
+from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.uris import local_uri
+from backfill_platform.errors import LakeConflict, PreconditionError
+from backfill_platform_tests.events import hour
+
+TABLE = Table(
+    Layer.RAW,
+    "events",
+    (
+        Column("ingestion_hour", ColumnType.TIMESTAMP),
+        Column("event_time", ColumnType.TIMESTAMP),
+        Column("n", ColumnType.INT64, nullable=True),
+    ),
+    hour="ingestion_hour",
+)
+
+
+class Writer:
+    """Writes one Parquet file of so many rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+
+    def __call__(self, ingestion: datetime, rows: int, *, late: timedelta = timedelta(0)) -> list[str]:
+        self.count += 1
+        stamp = pa.timestamp("us", "UTC")
+        table = pa.table(
+            {
+                "ingestion_hour": pa.array([ingestion] * rows, stamp),
+                "event_time": pa.array([ingestion - late + timedelta(seconds=n) for n in range(rows)], stamp),
+                "n": pa.array(range(rows), pa.int64()),
+            }
+        )
+        path = self.folder / f"{self.count}.parquet"
+        pq.write_table(table, path, compression="zstd")
+        return [local_uri(path)]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
+
+
+@pytest.fixture
+def table(lake: Lake) -> Table:
+    lake.ensure(TABLE)
+    return TABLE
+
+
+def put(lake: Lake, table: Table, files: dict[datetime, list[str]]) -> None:
+    lake.stage(table, "setup", list(files), files)
+    lake.promote(table, "setup", list(files))
+
+
+def test_a_new_table_is_empty_and_asking_for_it_again_changes_nothing(lake: Lake, table: Table) -> None:
+    first = lake.snapshot(table)
+    lake.ensure(table)
+    assert lake.snapshot(table) == first
+    assert (lake.files(table), lake.rows_by_hour(table), lake.built_hours(table)) == ([], {}, set())
+
+
+def test_a_table_with_other_columns_is_refused_by_name(lake: Lake, table: Table) -> None:
+    changed = Table(table.layer, table.name, (*table.columns[:2], Column("n", ColumnType.STRING)), hour=table.hour)
+    with pytest.raises(PreconditionError, match=r"in n (long, n string|string, n long)"):
+        lake.ensure(changed)
+
+
+def test_what_is_staged_is_seen_on_its_branch_only_until_promoted(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
+    before = lake.snapshot(table)
+    lake.stage(table, "r1", [hour(1), hour(2)], {hour(1): write(hour(1), 7), hour(2): write(hour(2), 2)})
+    assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 5}
+    assert lake.snapshot(table) == before
+    assert lake.rows_by_hour(table, branch="r1") == {hour(0): 5, hour(1): 7, hour(2): 2}
+    lake.promote(table, "r1", [hour(1)])
+    assert lake.rows_by_hour(table) == {hour(0): 5, hour(1): 7}
+    assert lake.snapshot(table, branch="r1") is None
+
+
+def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
+    lake.stage(table, "r1", [hour(0)], {})
+    lake.promote(table, "r1", [hour(0)])
+    assert lake.rows_by_hour(table) == {hour(1): 5}
+    assert lake.built_hours(table) == {hour(0), hour(1)}
+    lake.remove_hours(table, [hour(1)])
+    assert lake.rows_by_hour(table) == {}
+    assert lake.built_hours(table) == {hour(0)}, "an hour that is lost is not one that is known to be empty"
+    put(lake, table, {hour(0): write(hour(0), 1)})
+    lake.remove_hours(table, [hour(0)])
+    assert lake.built_hours(table) == set()
+
+
+def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(n): write(hour(n), 3) for n in range(6)})
+    again = [hour(0), hour(2), hour(5)]
+    lake.stage(table, "r1", again, {found: write(found, 1) for found in again})
+    lake.promote(table, "r1", again)
+    assert lake.rows_by_hour(table) == {hour(n): 1 if hour(n) in again else 3 for n in range(6)}
+    assert [file.hour for file in lake.files(table, again)] == again
+    assert lake.rows_by_hour(table, HourRange(hour(1), hour(3))) == {hour(1): 3, hour(2): 1}
+    assert lake.files(table, []) == []
+
+
+def test_holdings_are_what_a_scan_finds_with_the_spans_of_the_events(lake: Lake, table: Table, write: Writer) -> None:
+    assert lake.holdings(table).files == ()
+    put(lake, table, {hour(n): write(hour(n), 3, late=n * timedelta(minutes=20)) for n in range(4)})
+    put(lake, table, {hour(1): write(hour(1), 5), hour(2): []})
+    held = lake.holdings(table, "event_time")
+    assert list(held.files) == lake.files(table)
+    assert [(file.hour, file.rows) for file in held.files] == [(hour(0), 3), (hour(1), 5), (hour(3), 3)]
+    assert held.empty == {hour(2)}
+    spans = [held.spans[file.uri] for file in held.files]
+    starts = [hour(0), hour(1), hour(2)]
+    assert spans == [(at, at + timedelta(seconds=rows - 1)) for at, rows in zip(starts, (3, 5, 3), strict=True)]
+    assert lake.holdings(table).spans == {}
+
+
+def test_holdings_read_a_manifest_once_and_see_every_change(
+    lake: Lake, table: Table, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def counted(manifest: ManifestFile, *args: Any, **options: Any) -> list[ManifestEntry]:
+        read.append(manifest.manifest_path)
+        return fetch(manifest, *args, **options)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", counted)
+
+    def look() -> list[tuple[datetime, int]]:
+        read.clear()
+        return [(file.hour, file.rows) for file in lake.holdings(table, "event_time").files]
+
+    put(lake, table, {hour(0): write(hour(0), 3)})
+    put(lake, table, {hour(1): write(hour(1), 3)})
+    assert look() == [(hour(0), 3), (hour(1), 3)]
+    assert len(read) == 2
+    assert look() == [(hour(0), 3), (hour(1), 3)]
+    assert read == []
+    put(lake, table, {hour(2): write(hour(2), 4)})
+    assert look() == [(hour(0), 3), (hour(1), 3), (hour(2), 4)]
+    assert len(read) == 1
+    lake.remove_hours(table, [hour(0)])
+    assert look() == [(hour(1), 3), (hour(2), 4)]
+
+
+def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Writer) -> None:
+    with lake._catalog.load_table(table.path).transaction() as change:
+        change.set_properties({"commit.manifest.min-count-to-merge": "3"})
+    for n in range(8):
+        put(lake, table, {hour(n): write(hour(n), 2)})
+        put(lake, table, {hour(0): write(hour(0), n + 1)})
+    found = lake._catalog.load_table(table.path)
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(found.io)) <= 4
+    assert lake.rows_by_hour(table) == {hour(n): 8 if n == 0 else 2 for n in range(8)}
+    assert list(lake.holdings(table).files) == lake.files(table)
+
+
+def test_a_reader_sees_the_old_hour_or_the_new_one_but_no_mixture(lake: Lake, table: Table, write: Writer) -> None:
+    put(lake, table, {hour(n): write(hour(n), 1) for n in range(3)})
+    seen: list[tuple[int, ...]] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(tuple(sorted(lake.rows_by_hour(table).values())))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for rows in range(2, 8):
+        put(lake, table, {hour(n): write(hour(n), rows) for n in range(3)})
+    stop.set()
+    watcher.join()
+    assert set(seen) <= {(rows,) * 3 for rows in range(1, 8)}
+    assert len(set(seen)) > 1
+
+
+def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: Table, write: Writer) -> None:
+    put(
+        lake,
+        table,
+        {
+            hour(0): write(hour(0), 5),
+            hour(1): write(hour(1), 5),
+            hour(4): write(hour(4), 5, late=timedelta(hours=3, minutes=30)),
+        },
+    )
+    found = lake.files_between(table, "event_time", hour(0), hour(1))
+    assert [file.hour for file in found] == [hour(0), hour(4)]
+
+
+def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
+    put(lake, table, {hour(0): write(hour(0), 5)})
+    other = Lake(f"sqlite:///{tmp_path}/lake/catalog.db", local_uri(tmp_path / "lake"))
+    files = {1: write(hour(0), 100), 2: write(hour(0), 200)}
+    failures: list[Exception] = []
+
+    def replace(one: Lake, branch: str, uris: list[str]) -> None:
+        try:
+            one.stage(table, branch, [hour(0)], {hour(0): uris})
+            one.promote(table, branch, [hour(0)])
+        except LakeConflict as error:
+            failures.append(error)
+
+    for turn in range(5):
+        threads = [
+            threading.Thread(target=replace, args=(one, f"w{number}_{turn}", files[number]))
+            for number, one in ((1, lake), (2, other))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert lake.rows_by_hour(table)[hour(0)] in (100, 200)
+    assert failures == []
+
+
+def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, table: Table, tmp_path: Path) -> None:
+    uri = lake.data_uri(table, "r1")
+    folder = tmp_path / "lake" / "data" / "raw" / "events" / "r1"
+    assert local_uri(folder) == uri
+    folder.mkdir(parents=True)
+    write = Writer(folder)
+    lake.stage(table, "r1", [hour(0)], {hour(0): write(hour(0), 3)})
+    lake.discard(table, "r1", "r1")
+    assert not folder.exists()
+    assert lake.snapshot(table, branch="r1") is None
+    lake.discard(table, "r1", "r1")
+
+
+def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+    folder = tmp_path / "lake" / "data" / "raw" / "events" / "dead"
+    folder.mkdir(parents=True)
+    lake.stage(table, "dead", [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
+    lake.sweep(table)
+    assert not folder.exists()
+    assert lake.snapshot(table, branch="dead") is None
+
+
+def test_what_others_are_at_work_on_is_not_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+    for attempt in ("dead", "alive"):
+        folder = tmp_path / "lake" / "data" / "raw" / "events" / attempt
+        folder.mkdir(parents=True)
+        lake.stage(table, attempt, [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
+    lake.sweep(table, lambda: {"alive"})
+    assert lake.snapshot(table, branch="dead") is None
+    assert [file.rows for file in lake.files(table, [hour(0)], branch="alive")] == [3]
+    assert folder.exists()
+
+
+def test_rejects_have_a_table_of_their_own(lake: Lake) -> None:
+    rejects = quarantine_of(TABLE)
+    lake.ensure(rejects)
+    assert (str(rejects), rejects.column_names) == ("quarantine/raw_events", ("hour", "reason", "payload"))

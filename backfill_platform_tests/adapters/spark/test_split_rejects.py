@@ -1,0 +1,95 @@
+"""Rows parted by their marks: what one action sees of them, and what is computed once more."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from backfill_platform.adapters.spark import split_rejects as sift
+from backfill_platform.adapters.spark.checks import FAILED
+from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, Sifted
+from backfill_platform_tests.events import hour
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+Row = tuple["datetime | None", int, list[str]]
+GOOD: list[Row] = [(hour(0), 1, []), (hour(0), 2, []), (hour(2), 3, [])]
+BAD: list[Row] = [(hour(0), 4, ["odd"]), (hour(2), 5, ["odd", "late"]), (hour(2), 5, ["odd", "late"])]
+
+
+def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
+    return spark.createDataFrame(rows, f"hour timestamp, n long, {FAILED} array<string>").repartition(3)
+
+
+def sifted(spark: "SparkSession", rows: list[Row], **limits: int) -> Sifted:
+    return Sifted(frame(spark, rows), "hour", F.repeat(F.lit('é,"'), F.col("n").cast("int")), **limits)
+
+
+def rejected(found: Sifted) -> Counter[tuple[int, tuple[str, ...], str]]:
+    rejects = found.rejects()
+    rows = [] if rejects is None else rejects.collect()
+    return Counter((row[EPOCH], tuple(row[FAILED]), row[PAYLOAD]) for row in rows)
+
+
+def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
+    return Counter((int(at.timestamp()), tuple(failed), 'é,"' * n) for at, n, failed in rows if at is not None)
+
+
+# Three rejects of five, fifteen and fifteen letters: taken along, too many of them, too large.
+@pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True)])
+def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
+    spark: "SparkSession", most: int, letters: int, computed_again: bool
+) -> None:
+    with sifted(spark, GOOD + BAD, most=most, letters=letters) as found:
+        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
+        assert found.good.columns == ["hour", "n", FAILED]
+        assert found.rows == 6
+        assert rejected(found) == expected(BAD)
+        rejects = found.rejects()
+        assert rejects is not None
+        assert rejects.is_cached == computed_again
+    assert not rejects.is_cached
+
+
+def test_what_was_seen_twice_is_counted_and_computed_anew(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(observation: "Observation") -> dict[str, Any]:
+        seen = observation.get
+        return {name: found * 2 for name, found in seen.items()}
+
+    monkeypatch.setattr(sift, "observed", twice)
+    with sifted(spark, GOOD + BAD) as found:
+        assert found.good.count() == 3
+        assert (found.rows, rejected(found)) == (12, expected(BAD * 2))
+        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
+        assert rejected(found) == expected(BAD)
+
+
+def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession") -> None:
+    with sifted(spark, [*GOOD, (None, 6, [])]) as found:
+        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
+        assert found.rows == 4
+        assert found.rejects() is None
+        assert found.count_anew() == ({hour(0): 2, hour(2): 1}, 1)
+
+
+def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
+    with sifted(spark, GOOD + BAD) as found:
+        nobody = spark.createDataFrame([], "n long")
+        joined = found.good.join(nobody, "n").persist()
+        assert joined.agg(F.count("*")).collect()[0][0] == 0
+        joined.unpersist()
+        assert found.rows is None
+        assert rejected(found) == expected(BAD)
+        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
+
+
+def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
+    with sifted(spark, []) as found:
+        assert found.good.collect() == []
+        assert not found.rows
+        assert found.count_anew() == ({}, 0)
+        assert rejected(found) == Counter()

@@ -1,0 +1,86 @@
+"""`backfill watchers`: who is told of a pipeline's repairs, and a test message for each of them."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner, Result
+
+from backfill_platform.cli.main import main
+from backfill_platform_tests.adapters.delivery.rigs import TOKEN, appends_to
+from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
+    """A pipeline `watched` with two watchers that can be reached."""
+    module = """
+        from dataclasses import replace
+        from backfill_platform.examples import clickstream
+        pipeline = replace(clickstream.pipeline, name="watched", watchers=("web-team", "pager"))
+    """
+    (tmp_path / "watched_pipeline.py").write_text(dedent(module))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BACKFILL_PIPELINES", '["watched_pipeline", "backfill_platform.examples.clickstream"]')
+    with hook_server() as found:
+        watchers = {
+            "web-team": {"webhook": f"{found.url}/services/{TOKEN}"},
+            "pager": {"command": appends_to(tmp_path / "told"), "events": ["failed"]},
+        }
+        monkeypatch.setenv("BACKFILL_WATCHERS", json.dumps(watchers))
+        yield found
+    sys.modules.pop("watched_pipeline", None)
+
+
+def backfill(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_a_test_message_reaches_everybody_whatever_they_want_to_hear_of(hook: Hook, tmp_path: Path) -> None:
+    result = backfill("watchers", "watched", "--test", "--output", "json")
+    assert result.exit_code == 0, result.output
+    assert [(one["watcher"], one["channel"], one["test"]) for one in json.loads(result.stdout)] == [
+        ("web-team", "webhook", "told"),
+        ("pager", "command", "told"),
+    ]
+    assert hook.texts[0].startswith("*[backfill] watched: a test message*")
+    assert json.loads((tmp_path / "told").read_text())["facts"] == {"test": True}
+
+
+def test_without_test_nobody_is_bothered(hook: Hook) -> None:
+    result = backfill("watchers", "watched")
+    assert result.exit_code == 0, result.output
+    assert "failed, finished, waiting" in result.stdout
+    assert hook.requests == []
+
+
+def test_who_is_not_reached_is_named_with_the_reason_and_without_the_address(hook: Hook) -> None:
+    hook.answers = [Answer(410)]
+    result = backfill("watchers", "watched", "--test")
+    assert result.exit_code == 1
+    assert "the webhook answered 410" in " ".join(result.stdout.split())
+    assert "xoxSecretPath" not in result.output
+
+
+def test_a_watcher_that_is_nowhere_set_up_is_named(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_WATCHERS", "{}")
+    result = backfill("watchers", "watched")
+    assert result.exit_code == 1
+    assert "is not in BACKFILL_WATCHERS" in " ".join(result.stdout.split())
+
+
+def test_a_pipeline_without_watchers_says_so(hook: Hook) -> None:
+    result = backfill("watchers", "clickstream", "--test")
+    assert (result.exit_code, "names no watchers" in result.stdout) == (0, True)
+
+
+def test_wrong_use_ends_with_2(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert backfill("watchers", "nobody").exit_code == 2
+    monkeypatch.setenv("BACKFILL_WATCHERS", '{"web-team": {}}')
+    result = backfill("watchers", "watched")
+    assert result.exit_code == 2
+    assert "BACKFILL_WATCHERS web-team: a watcher needs" in result.stderr

@@ -1,0 +1,71 @@
+"""A process that runs hours of the clickstream pipeline, or its undo job, with a sleep for the work.
+
+    python -m backfill_platform_tests.orchestration.range_worker HOME NAME SECONDS [FIRST_HOUR END_HOUR]
+
+Prints a line `NAME begin SECONDS` and one `NAME end SECONDS`, by the clock of the machine.
+"""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import dagster as dg
+
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.examples import clickstream
+from backfill_platform.orchestration.assets import asset_specs
+from backfill_platform.orchestration.in_process import dagster_instance, run_range, run_undo
+from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_turn
+from backfill_platform.orchestration.run_request import Request
+from backfill_platform.settings import Settings
+from backfill_platform_tests.fixtures_stack import ROOT
+
+PIPELINE = clickstream.pipeline
+
+
+def main(home: str, name: str, seconds: str, *bounds: str) -> None:
+    for category in (dg.BetaWarning, dg.PreviewWarning):
+        warnings.filterwarnings("ignore", category=category)
+
+    def work(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> None:
+        wait_for_turn(context, PIPELINE)
+        say(name, "begin")
+        time.sleep(float(seconds))
+        say(name, "end")
+
+    @dg.multi_asset(
+        specs=asset_specs(PIPELINE, shared_partitions([PIPELINE])),
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def op(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
+        work(context)
+        yield from ()
+
+    @dg.op(name=f"{PIPELINE.name}_undo_op", config_schema={"repair": str})
+    def undo(context: dg.OpExecutionContext) -> None:
+        work(context)
+
+    @dg.job(name=undo_job_name(PIPELINE.name))
+    def undo_job() -> None:
+        undo()
+
+    jobs = [dg.define_asset_job(repair_job(PIPELINE.name), [op]), undo_job]
+    definitions = dg.Definitions(assets=[op], jobs=jobs, executor=dg.in_process_executor)
+    with dagster_instance(Settings(home=Path(home), project=ROOT)) as instance:
+        if bounds:
+            hours, assets = HourRange.parse(*bounds), [("transformed", "sessions")]
+            run_range(definitions, instance, job=repair_job(PIPELINE.name), hours=hours, assets=assets, request=Request())
+        else:
+            run_undo(definitions, instance, pipeline=PIPELINE.name, repair="r", hours=None, tenant=None, requester="test")
+
+
+def say(name: str, what: str) -> None:
+    sys.stdout.write(f"{name} {what} {time.time()}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

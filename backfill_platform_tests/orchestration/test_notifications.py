@@ -1,0 +1,334 @@
+"""What watchers are told by real runs: each thing at its time, once, and never at the cost of the repair."""
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import functions as F
+
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.delivery.dispatcher import Patience
+from backfill_platform.adapters.spark.checks import HourRule
+from backfill_platform.definitions import build_definitions
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import WAREHOUSE, AssetPath
+from backfill_platform.errors import WarehouseUnavailable
+from backfill_platform.notifications.recipients import unknown_watchers, watch_of, web_address
+from backfill_platform.orchestration.assets import pipeline_assets
+from backfill_platform.orchestration.in_process import dagster_instance, range_tags
+from backfill_platform.orchestration.jobs.undo import undo_job
+from backfill_platform.orchestration.notifications import Notices
+from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.run_request import REPAIR_TAG, Mode, Request
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.outcomes import Event, HourOutcome
+from backfill_platform.settings import Settings
+from backfill_platform_tests.adapters.delivery.rigs import TOKEN, appends_to
+from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
+from backfill_platform_tests.events import hour, random_clicks
+from backfill_platform_tests.orchestration.test_assets import PROJECT, Opened, SparkHolder
+from backfill_platform_tests.world import World, with_rule
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")]
+
+HOURS = HourRange(hour(0), hour(3))
+PASSWORD = "ch-Pa55word"
+EVERYTHING = ["started", "finished", "waiting", "failed"]
+
+
+class Closed(Opened):
+    """A warehouse that does not answer."""
+
+    def warehouse(self) -> Warehouse:
+        raise WarehouseUnavailable(f"nothing answers at http://ada:{PASSWORD}@host:8123")
+
+
+@dataclass
+class Stage:
+    """A world with watchers: `hook` gets everything, the file what a watcher gets who asks for nothing in particular."""
+
+    world: World
+    hook: Hook
+    instance: dg.DagsterInstance
+
+    @property
+    def file(self) -> Path:
+        return self.world.folder / "told"
+
+    @property
+    def settings(self) -> Settings:
+        watchers = {
+            "web-team": {"webhook": f"{self.hook.url}/services/{TOKEN}", "events": EVERYTHING},
+            "stakeholders": {"command": appends_to(self.file)},
+        }
+        url = f"http://ada:{PASSWORD}@host:8123"
+        return Settings(watchers=watchers, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)  # type: ignore[arg-type]
+
+    @property
+    def published(self) -> tuple[AssetPath, ...]:
+        """What is compared with the lake as it is, without Spark."""
+        return tuple((WAREHOUSE, table.name) for table in self.world.pipeline.published)
+
+    def forget(self) -> None:
+        self.hook.requests.clear()
+        self.hook.answers.clear()
+        self.file.unlink(missing_ok=True)
+
+    def notices(self, pipeline: Pipeline, patience: float) -> Notices:
+        return Notices(watch_of(pipeline, self.settings, Patience(patience, 0.05)), lambda: web_address(self.settings))
+
+    def run(
+        self,
+        assets: Iterable[AssetPath],
+        *,
+        pipeline: Pipeline | None = None,
+        request: Request = Request(reason="a broker was down", requester="ada"),  # noqa: B008
+        listener: Any = lambda event: None,
+        opened: type[Opened] = Opened,
+        patience: float = 20.0,
+        tags: Mapping[str, str] | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        pipeline = pipeline or self.world.pipeline
+        definition = pipeline_assets(pipeline, shared_partitions([pipeline]), self.notices(pipeline, patience))
+        resources = {"spark": SparkHolder(self.world.spark), "connections": opened(self.world), "listener": listener}
+        job = dg.define_asset_job("job", dg.AssetSelection.assets(definition))
+        definitions = dg.Definitions(assets=[definition], jobs=[job], resources=resources, executor=dg.in_process_executor)
+        return definitions.resolve_job_def("job").execute_in_process(
+            instance=self.instance,
+            tags={**range_tags(HOURS), **request.to_tags(), **(tags or {})},
+            asset_selection=[dg.AssetKey(list(path)) for path in assets],
+            raise_on_error=False,
+        )
+
+    @property
+    def subjects(self) -> list[str]:
+        """What was told to the one who gets everything, without what is in front of every subject."""
+        return [text.partition("\n")[0].strip("*").removeprefix("[backfill] clickstream: ") for text in self.hook.texts]
+
+    @property
+    def told(self) -> list[Mapping[str, Any]]:
+        """What the other one was told."""
+        return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+
+    def log(self, result: dg.ExecuteInProcessResult) -> str:
+        return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", warehouse_url: str) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("notices")
+    with closing(Warehouse(warehouse_url)) as warehouse, hook_server() as hook:
+        world = World.over(folder, spark, warehouse, [click.line for click in random_clicks(9, hours=3, clients=20)], 3)
+        world.pipeline = replace(world.pipeline, watchers=("web-team", "stakeholders"))
+        with dagster_instance(Settings(home=folder, project=PROJECT)) as instance:
+            stage = Stage(world, hook, instance)
+            assert stage.run(world.everything).success
+            yield stage
+        world.drop()
+
+
+@pytest.fixture
+def stage(staged: Stage) -> Iterator[Stage]:
+    """The world, landed and published; what a test has broken of it is repaired."""
+    staged.forget()
+    yield staged
+    staged.world.run(staged.published)
+
+
+def damage(stage: Stage) -> None:
+    stage.world.damage(stage.world.sessions, "UPDATE bytes = bytes + 1", hour(1))
+
+
+def test_a_repair_tells_that_it_starts_and_what_it_has_changed_and_its_undo_too(stage: Stage) -> None:
+    damage(stage)
+    seen: list[list[str]] = []
+    result = stage.run(stage.published, listener=lambda event: seen.append(stage.subjects))
+    assert result.success
+    assert stage.subjects == ["repair started", "repair finished, 1 hour changed in ClickHouse"]
+    assert not any(subject.startswith("repair finished") for subjects in seen for subject in subjects)
+    (finished,) = stage.told
+    assert finished["kinds"] == ["finished"]
+    assert "What was wrong: a broker was down (asked by ada)" in finished["text"]
+    assert "(1998-04-30 23:00 to 00:00 UTC" not in finished["text"]
+    assert "1 hour changed (1998-04-30 23:00 to 1998-05-01 00:00 UTC, 1 hour)" in finished["text"]
+    assert "columns that differ: bytes in" in finished["text"]
+    assert f"https://dagster.example/runs/{result.run_id}" in finished["text"]
+    table = next(one for one in finished["facts"]["tables"] if one["asset"] == f"warehouse/{stage.world.sessions}")
+    assert table["cancels"] == table["states"] > 0
+    assert table["changed_hours"] == ["1998-04-30T23"]
+
+    stage.forget()
+    repair = finished["facts"]["repair"]
+    assert f"backfill undo clickstream {repair}" in finished["text"]
+    job = undo_job(stage.world.pipeline, stage.notices(stage.world.pipeline, 20))
+    config = {"ops": {"clickstream_undo_op": {"config": {"repair": repair}}}}
+    undone = job.execute_in_process(
+        instance=stage.instance, run_config=config, resources={"connections": Opened(stage.world)}, raise_on_error=False
+    )
+    assert undone.success
+    assert stage.subjects == [f"undo of {repair} started", f"undo of {repair} finished, 1 hour changed in ClickHouse"]
+    assert stage.told[0]["facts"]["repair"] != repair
+
+
+def test_hours_that_fail_are_told_with_their_error_and_without_secrets_in_it(stage: Stage) -> None:
+    name = f"agrees with http://ada:{PASSWORD}@host:8123?token=t0psecret and {TOKEN}"
+    rule = HourRule(name, lambda: F.max("hour") != F.lit(hour(1)), "for the test")
+    pipeline = with_rule(stage.world.pipeline, stage.world.sessions, rule)
+    assert not stage.run(stage.world.derived, pipeline=pipeline).success
+    assert stage.subjects == ["repair started", "repair failed for 1 hour (4 in 4 tables)"]
+    (failed,) = stage.told
+    assert failed["kinds"] == ["failed"]
+    assert "1998-04-30T23: failed agrees with http://***@host:8123?token=***" in failed["text"]
+    told = json.dumps(stage.hook.texts) + json.dumps(stage.told)
+    for secret in (PASSWORD, "t0psecret", TOKEN):
+        assert secret not in told
+
+
+@pytest.mark.parametrize("why", ["contract", "unsealed", "unhealthy"])
+def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> None:
+    pipeline, request = stage.world.pipeline, Request(reason="a broker was down", requester="ada")
+    if why == "contract":
+        damage(stage)
+        request, says = replace(request, contract={"columns": ["requests"]}), "outside the contract: bytes would change"
+    elif why == "unsealed":
+        damage(stage)
+        pipeline, says = replace(pipeline, seal_after=timedelta(days=365 * 100)), "others may write it until"
+    else:
+        name = f"transformed.{stage.world.sessions}"
+        lone = "* REPLACE (client_id + 5000 AS client_id, -1 AS sign)"
+        cancels = f"INSERT INTO {name} SELECT {lone} FROM {name} FINAL WHERE hour = toDateTime({int(hour(1).timestamp())})"
+        stage.world.warehouse.command(cancels, settings={"optimize_on_insert": 0}, doing="writing cancels without a state")
+        damage(stage)
+        says = "--heal"
+    result = stage.run(stage.published, pipeline=pipeline, request=request)
+    assert not result.success
+    hours = "1 hour refused"
+    assert stage.subjects == ["repair started", f"repair waits for you: {hours}"]
+    (waiting,) = stage.told
+    assert waiting["kinds"] == ["waiting"]
+    assert says in waiting["text"]
+    if why == "unhealthy":
+        stage.world.run(stage.published, heal=True)
+
+
+def test_a_dry_run_that_found_differences_waits_for_a_person(stage: Stage) -> None:
+    assert stage.run(stage.world.dry_runs).success
+    assert stage.subjects == ["dry run started", "dry run finished"]
+    stage.forget()
+    damage(stage)
+    assert stage.run(stage.world.dry_runs).success
+    assert stage.subjects == ["dry run started", "dry run found differences in 1 hour, and waits for you"]
+    assert [one["kinds"] for one in stage.told] == [["waiting"]]
+
+
+def test_a_run_that_fails_as_a_whole_is_told_once_after_its_last_try(stage: Stage) -> None:
+    result = stage.run(stage.published, opened=Closed)
+    assert not result.success
+    retries = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_UP_FOR_RETRY]
+    assert len(retries) == 2
+    assert stage.subjects == ["repair started", "repair failed"]
+    (failed,) = stage.told
+    assert "What went wrong: nothing answers at http://***@host:8123" in failed["text"]
+    assert PASSWORD not in json.dumps(stage.hook.texts) + json.dumps(stage.told)
+
+
+def test_a_request_that_cannot_be_read_is_told(stage: Stage) -> None:
+    request = Request(contract={"hour": 1})
+    assert not stage.run(stage.published, request=request).success
+    assert stage.subjects == ["repair failed"]
+    assert "a contract has no hour" in stage.told[0]["text"]
+
+
+def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_before_any_work(stage: Stage) -> None:
+    result = stage.run(stage.published, request=Request(mode=Mode.DRY_RUN), tags={"dagster/backfill": "abcdefgh"})
+    assert not result.success
+    assert stage.subjects == ["repair failed"]
+    assert "launch the backfill for the assets dry_run/* instead, or without the tag" in stage.told[0]["text"]
+    run = stage.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert REPAIR_TAG not in run.tags
+
+
+def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:
+    sent: list[Event] = []
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, HourOutcome) and not sent:
+            sent.append(event)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stage.run(stage.published, listener=interrupt)
+    assert stage.subjects[:2] == ["repair started", "repair failed"]
+    assert "What went wrong: the run was interrupted" in stage.told[0]["text"]
+    assert stage.subjects[2:] == []
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "unavailable", "hangs"])
+def test_a_watcher_that_cannot_be_told_costs_the_repair_no_more_than_the_patience(stage: Stage, trouble: str) -> None:
+    answer = {"refuses": Answer(404), "unavailable": Answer(500), "hangs": Answer(after=60)}[trouble]
+    damage(stage)
+    began = time.monotonic()
+    ended: list[float] = []
+    with hook_server() as hook:  # of its own, because what hangs may still arrive when the test is over
+        hook.answers = [answer] * 1000
+        stage = replace(stage, hook=hook)
+        result = stage.run(stage.published, patience=2, listener=lambda event: ended.append(time.monotonic()))
+    assert result.success
+    assert time.monotonic() - ended[-1] < 2 + 3
+    assert ended[0] - began < 15
+    log = stage.log(result)
+    assert "web-team was not told by webhook ('[backfill] clickstream: repair finished, 1 hour changed in ClickHouse')" in log
+    assert "stakeholders was told by command" in log
+    assert TOKEN not in log
+    assert [one["kinds"] for one in stage.told] == [["finished"]]
+
+
+def test_an_everyday_run_is_told_only_when_something_is_wrong(stage: Stage) -> None:
+    damage(stage)
+    request = Request(reason="live", routine=True)
+    assert stage.run(stage.published, request=request).success
+    assert stage.subjects == []
+    assert not stage.run(stage.published, request=replace(request, contract={"hour": 1})).success
+    assert stage.subjects == ["repair failed"]
+
+
+def test_watchers_that_the_settings_lack_are_told_of_in_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = replace(stage.world.pipeline, watchers=("web-team", "stakeholder"))
+    result = stage.run(stage.world.dry_runs, pipeline=pipeline)
+    assert result.success
+    assert "nobody is told as stakeholder: BACKFILL_WATCHERS does not have them" in stage.log(result)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            Notices.of(pipeline, stage.settings)
+    assert [record.getMessage() for record in caplog.records] == [
+        "pipeline clickstream: nobody is told as stakeholder, because BACKFILL_WATCHERS has only web-team, stakeholders"
+    ]
+    assert unknown_watchers(pipeline, Settings(project=PROJECT)) == ""
+
+
+def test_definitions_hold_no_secret_in_their_text(stage: Stage) -> None:
+    watch = watch_of(stage.world.pipeline, stage.settings)
+    assert TOKEN not in repr(watch) + repr(Notices.of(stage.world.pipeline, stage.settings)) + repr(stage.settings)
+    assert build_definitions(stage.settings) is not None
+
+
+def test_the_address_of_the_page_is_the_one_set_or_the_local_one_while_it_runs(tmp_path: Path) -> None:
+    assert web_address(Settings(home=tmp_path)) == ""
+    (tmp_path / "services.json").write_text(json.dumps({"pid": 1, "web_url": "http://127.0.0.1:3000", "spark_remote": ""}))
+    assert web_address(Settings(home=tmp_path)) == "http://127.0.0.1:3000"
+    assert web_address(Settings(home=tmp_path, web_url="https://ui.example/")) == "https://ui.example"

@@ -1,0 +1,117 @@
+"""What is asked of a repair besides its hours: one parser for the web page, the command line and the API."""
+
+import pytest
+
+from backfill_platform.domain.change_limits import ANYTHING, Contract
+from backfill_platform.errors import UsageError
+from backfill_platform.orchestration.run_request import Margins, Mode, RepairConfig, Request
+from backfill_platform.repair.runner import Landing
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(),
+        Request("a broker was down", "ada", {"columns": ["bytes"]}, Landing.REPLACE, heal=True, unsealed=True),
+        Request("", "", {}, Landing.MISSING),
+        Request("live", routine=True),
+        Request("one client", "ada", tenants=("17505", "a, b")),
+        Request(mode=Mode.DRY_RUN, margins=Margins.NONE),
+    ],
+)
+def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
+    assert (
+        Request.from_tags({**request_.to_tags(), "dagster/partition": "x", "backfill/process": "y", "backfill/repair": "z"})
+        == request_
+    )
+
+
+def test_a_run_without_tags_may_do_what_is_safe() -> None:
+    request = Request.from_tags({})
+    assert (request.landing, request.heal, request.unsealed, request.limits()) == (Landing.SAFE, False, False, ANYTHING)
+
+
+def test_a_sensor_is_the_requester_of_its_runs() -> None:
+    assert Request.from_tags({"dagster/sensor_name": "gaps"}).requester == "gaps"
+
+
+def test_the_contract_is_the_one_of_the_tag() -> None:
+    request = Request.from_tags({"backfill/contract": '{"max_changed_share": 0.5}'})
+    assert request.limits() == Contract(max_changed_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ({"backfill/heel": "true"}, "no tag backfill/heel; there are .*backfill/heal"),
+        ({"backfill/heal": "yes"}, "backfill/heal is true or false, not 'yes'"),
+        ({"backfill/landing": "all"}, "backfill/landing is one of safe, missing, replace, not 'all'"),
+        ({"backfill/tenants": "17505"}, r'backfill/tenants is a list of texts in JSON, such as \["17505"\], not 17505'),
+        ({"backfill/tenants": "[17505]"}, "backfill/tenants is a list of texts"),
+        ({"backfill/tenants": "[]"}, "backfill/tenants is a list of texts"),
+        ({"backfill/mode": "rehearse"}, "backfill/mode is one of publish, dry-run, not 'rehearse'"),
+        ({"backfill/margins": "3"}, "backfill/margins is one of land, none, not '3'"),
+        ({"backfill/contract": "{"}, "backfill/contract is no JSON"),
+        ({"backfill/contract": '{"hour": 1}'}, "a contract has no hour"),
+    ],
+)
+def test_a_tag_that_cannot_be_read_is_named(tags: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Request.from_tags(tags)
+
+
+def test_the_launchpad_says_the_same_as_the_tags() -> None:
+    config = RepairConfig(
+        mode="dry-run",
+        reason="why",
+        contract={"columns": ["bytes"]},
+        tenants=["17505"],
+        margins="none",
+        landing="replace",
+        heal=True,
+    )
+    wanted = Request(
+        "why",
+        "dagster",
+        {"columns": ["bytes"]},
+        Landing.REPLACE,
+        heal=True,
+        tenants=("17505",),
+        mode=Mode.DRY_RUN,
+        margins=Margins.NONE,
+    )
+    assert Request.from_tags(config.with_tags({"dagster/partition": "x"})) == wanted
+    assert Request.from_tags(config.with_tags({"backfill/reason": "why"})) == wanted
+
+
+def test_an_empty_launchpad_changes_nothing() -> None:
+    tags = {"backfill/reason": "why", "backfill/heal": "true"}
+    assert RepairConfig().with_tags(tags) == tags
+
+
+def test_a_launchpad_and_tags_that_disagree_are_refused() -> None:
+    with pytest.raises(UsageError, match="reason is 'one' in the configuration of the run and 'other' in its tag"):
+        RepairConfig(reason="one").with_tags({"backfill/reason": "other"})
+
+
+def test_values_of_the_launchpad_are_read_by_the_parser_of_the_tags() -> None:
+    with pytest.raises(UsageError, match="backfill/mode is one of publish, dry-run, not 'rehearse'"):
+        Request.from_tags(RepairConfig(mode="rehearse").with_tags({}))
+
+
+def test_a_dry_run_takes_the_dry_runs_of_the_chosen_tables() -> None:
+    chosen = [("raw", "clickstream"), ("transformed", "sessions"), ("warehouse", "sessions"), ("warehouse", "site_hourly")]
+    assert Request().assets(chosen, {}) == tuple(chosen)
+    assert Request(mode=Mode.DRY_RUN).assets(chosen, {}) == (("dry_run", "sessions"), ("dry_run", "site_hourly"))
+    with pytest.raises(UsageError, match="choose a table that is published"):
+        Request(mode=Mode.DRY_RUN).assets(chosen[:1], {})
+
+
+def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_with_what_to_launch() -> None:
+    backfill, rehearsal = {"dagster/backfill": "abcdefgh"}, Request(mode=Mode.DRY_RUN)
+    with pytest.raises(
+        UsageError, match=r"for warehouse/sessions with the tag backfill/mode=dry-run.* for the assets dry_run/\*"
+    ):
+        rehearsal.assets([("dry_run", "sessions"), ("warehouse", "sessions")], backfill)
+    assert rehearsal.assets([("dry_run", "sessions")], backfill) == (("dry_run", "sessions"),)
+    assert Request().assets([("warehouse", "sessions")], backfill) == (("warehouse", "sessions"),)

@@ -1,0 +1,73 @@
+"""How watchers are reached is a secret setting: what is wrong with it is said without saying what it is."""
+
+import json
+import traceback
+from pathlib import Path
+
+import pytest
+
+from backfill_platform.domain.notification import Kind
+from backfill_platform.errors import SettingsError
+from backfill_platform.settings import Settings, load_settings
+
+HOOK = "https://hooks.slack.com/services/T0/B0/verysecret"
+MAIL = {"to": ["a@example.org"], "from": "b@example.org", "host": "mail.example.org", "user": "me", "password": "verysecret"}
+
+
+def load(monkeypatch: pytest.MonkeyPatch, value: object) -> Settings:
+    monkeypatch.setenv("BACKFILL_WATCHERS", value if isinstance(value, str) else json.dumps(value))
+    return load_settings()
+
+
+def test_watchers_are_read_and_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "web-team": {"webhook": HOOK, "email": MAIL, "events": ["started"]},
+        "pager": {"command": ["/bin/page", "--token=verysecret"]},
+    }
+    settings = load(monkeypatch, given)
+    web, pager = settings.watchers["web-team"], settings.watchers["pager"]
+    assert web.webhook is not None
+    assert web.webhook.get_secret_value() == HOOK
+    assert web.email is not None
+    assert (web.email.security, web.email.port_used, web.events) == ("starttls", 587, (Kind.STARTED,))
+    assert pager.command == ("/bin/page", "--token=verysecret")
+    assert set(pager.events) == {Kind.WAITING, Kind.FAILED, Kind.FINISHED}
+    assert "verysecret" not in repr(settings) + str(settings)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"web-team": {"webhook": HOOK, "events": ["verysecret"]}}, "BACKFILL_WATCHERS web-team.events.0: .*'started'"),
+        ({"web-team": {"webhook": HOOK, "events": []}}, "BACKFILL_WATCHERS web-team.events: "),
+        ({"web-team": {"events": ["failed"]}}, "BACKFILL_WATCHERS web-team: a watcher needs a webhook, an email or a command"),
+        ({"web-team": {"webhook": "verysecret"}}, "web-team.webhook: a webhook is an address such as https"),
+        ({"web-team": HOOK}, "BACKFILL_WATCHERS web-team: "),
+        ({"web-team": {"webhook": HOOK, "even": ["failed"]}}, "web-team.even: Extra inputs are not permitted"),
+        ({"web-team": {"email": {**MAIL, "security": "none"}}}, "security none would send the password readable"),
+        ({"web-team": {"email": {**MAIL, "to": []}}}, "web-team.email.to: "),
+        ({"web-team": {"email": {**MAIL, "from": "a\nBcc: verysecret"}}}, "no line breaks"),
+        ({"web-team": {"command": []}}, "web-team.command: "),
+        ('{"web-team": {"webhook": "verysecret"', "BACKFILL_WATCHERS is a JSON object, such as"),
+    ],
+)
+def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
+    monkeypatch: pytest.MonkeyPatch, value: object, said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        load(monkeypatch, value)
+    assert "verysecret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_example_of_the_readme_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    example = readme.partition("BACKFILL_WATCHERS='")[2].partition("'\n")[0]
+    watchers = load(monkeypatch, example).watchers
+    assert list(watchers) == ["web-team", "on-call"]
+    assert watchers["on-call"].email is not None
+
+
+def test_other_settings_that_are_no_json_are_still_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_PIPELINES", "clickstream")
+    with pytest.raises(SettingsError, match="BACKFILL_PIPELINES is a JSON list"):
+        load_settings()

@@ -1,0 +1,166 @@
+"""A small platform for tests: pipeline, lake and warehouse, and a way to run repairs and look at the result."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
+from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
+from backfill_platform.examples import clickstream_reference
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.outcomes import Event, HourOutcome
+from backfill_platform.repair.runner import Context, run
+from backfill_platform_tests.fixtures_pipeline import clickstream_over, open_lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Prints = dict[datetime, Fingerprint]
+
+
+@dataclass
+class World:
+    """One pipeline over a file, with everything it needs. Hours run from `pipeline.start` to `pipeline.end`."""
+
+    folder: Path
+    spark: "SparkSession"
+    warehouse: Warehouse
+    pipeline: Pipeline
+    lake: Lake
+    kafka: OpenCluster = no_cluster
+    repairs: int = field(default=0)
+
+    @classmethod
+    def over(cls, folder: Path, spark: "SparkSession", warehouse: Warehouse, lines: Iterable[str], hours: int) -> "World":
+        return cls(folder, spark, warehouse, clickstream_over(folder, lines, hours), open_lake(folder))
+
+    @property
+    def hours(self) -> HourRange:
+        return self.pipeline.hours_until(datetime.now(UTC))
+
+    @property
+    def sessions(self) -> str:
+        return self.pipeline.derived[0].name
+
+    @property
+    def hourly(self) -> str:
+        return self.pipeline.derived[1].name
+
+    @property
+    def everything(self) -> tuple[AssetPath, ...]:
+        return tuple(asset for node in self.pipeline.nodes for asset in node.assets if asset[0] != DRY_RUN)
+
+    @property
+    def derived(self) -> tuple[AssetPath, ...]:
+        return self.everything[1:]
+
+    @property
+    def dry_runs(self) -> tuple[AssetPath, ...]:
+        return ((DRY_RUN, self.sessions), (DRY_RUN, self.hourly))
+
+    def plan(self, assets: Iterable[AssetPath], hours: HourRange | None = None) -> Plan:
+        return make_plan(self.pipeline.name, self.pipeline.nodes, hours or self.hours, tuple(assets))
+
+    def context(self, pipeline: Pipeline | None = None) -> Context:
+        self.repairs += 1
+        return Context(
+            pipeline or self.pipeline,
+            self.lake,
+            lambda: self.spark,
+            lambda: self.warehouse,
+            clock=lambda: datetime.now(UTC),
+            repair_id=f"r{self.repairs}",
+            reason="a test",
+            requester="pytest",
+            code_version="0",
+            kafka=self.kafka,
+        )
+
+    @staticmethod
+    def range(hours: Iterable[datetime]) -> HourRange:
+        return HourRange.covering(hours)
+
+    def run(
+        self,
+        assets: Iterable[AssetPath],
+        hours: HourRange | None = None,
+        *,
+        pipeline: Pipeline | None = None,
+        **options: Any,
+    ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
+        """Make a plan and walk it to its end; the outcomes by asset and hour. `options` are fields of the context."""
+        return self.walk([self.plan(assets, hours)], replace(self.context(pipeline), **options))
+
+    def walk(self, plans: Iterable[Plan], context: Context | None = None) -> dict[AssetPath, dict[datetime, HourOutcome]]:
+        """Walk plans one after the other, each as a repair of its own unless a context is given; the outcomes of all."""
+        found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
+        for plan in plans:
+            events: list[Event] = list(run(plan, context or self.context()))
+            for event in events:
+                if isinstance(event, HourOutcome):
+                    found.setdefault(event.asset, {})[event.hour] = event
+        return found
+
+    def net(self) -> dict[str, Prints]:
+        """The fingerprints of the warehouse tables; FINAL must agree with the net state."""
+        found = {}
+        for table in self.pipeline.published:
+            net = fingerprints.net(self.warehouse, table, list(self.hours))
+            assert net == fingerprints.final(self.warehouse, table, list(self.hours)), f"{table} is unhealthy"
+            found[table.name] = net
+        return found
+
+    def wanted(self, requests: list[clickstream_reference.Request]) -> dict[str, Prints]:
+        """What plain Python makes of the requests, in fingerprints of the same engine."""
+        horizon = max(self.lake.built_hours(self.pipeline.raw.table)) + HOUR
+        return self.prints(
+            clickstream_reference.sessions(requests, horizon),
+            clickstream_reference.site_hourly(requests, horizon),
+        )
+
+    def prints(self, *computed: Iterable[tuple[object, ...]]) -> dict[str, Prints]:
+        """The fingerprints, by the same engine, of the rows computed for each published table, in the order of its columns."""
+        found = {}
+        for table, rows in zip(self.pipeline.published, computed, strict=True):
+            named = [dict(zip(table.column_names, row, strict=True)) for row in rows]
+            counts = {hour: sum(row["hour"] == hour for row in named) for hour in self.hours}
+            with Staging(self.warehouse, table, "wanted", list(self.hours), exclusive=False) as staging:
+                staging.load_rows(named, counts)
+                found[table.name] = fingerprints.states(self.warehouse, table, list(self.hours), source=staging.desired)
+        return found
+
+    def damage(self, table: str, change: str, hour: datetime) -> None:
+        """Change a warehouse table behind the platform's back."""
+        found = next(one for one in self.pipeline.published if one.name == table)
+        self.warehouse.command(
+            f"ALTER TABLE {found.layer}.{found.name} {change} WHERE hour = toDateTime({int(hour.timestamp())})",
+            settings={"mutations_sync": 2},
+            doing="damaging a table",
+        )
+
+    def drop(self) -> None:
+        for table in self.pipeline.published:
+            drop_patches(self.warehouse, table, older_than_days=0)
+            self.warehouse.command(f"DROP TABLE IF EXISTS {table.layer}.{table.name} SYNC", doing="cleaning up")
+
+
+def with_rule(pipeline: Pipeline, name: str, rule: object) -> Pipeline:
+    """The pipeline with one more rule on a table."""
+    derived = tuple(
+        replace(one, rules=(*one.rules, rule)) if one.name == name else one  # type: ignore[arg-type]
+        for one in pipeline.derived
+    )
+    return replace(pipeline, derived=derived)
+
+
+def warehouse_asset(name: str) -> AssetPath:
+    return (WAREHOUSE, name)
