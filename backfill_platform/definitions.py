@@ -7,14 +7,14 @@ from typing import Any
 import dagster as dg
 
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.checks.delivery_counts import hop_checks
+from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
 from backfill_platform.orchestration.jobs.topics import drain_job, replay_job
 from backfill_platform.orchestration.jobs.undo import undo_job
 from backfill_platform.orchestration.notifications import Notices
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.orchestration.range_concurrency import look_job_name, repair_job
+from backfill_platform.orchestration.range_concurrency import gap_evaluation_job_name, repair_job
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.pipelines.registry import load_pipelines
@@ -35,10 +35,10 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         assets.append(pipeline_assets(pipeline, partitions, notices))
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
-        look = dg.define_asset_job(look_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
+        look = dg.define_asset_job(gap_evaluation_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
         jobs += [undo_job(pipeline, notices), repair, look]
         if settings.kafka:
-            checks.append(hop_checks(pipeline, partitions))
+            checks.append(delivery_count_checks(pipeline, partitions))
             jobs += [replay_job(pipeline, pipelines), drain_job(pipeline)]
         sensors.append(gap_sensor(pipeline, repair, look, notices))
     return dg.Definitions(

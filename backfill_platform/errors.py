@@ -8,13 +8,13 @@
     ├── PermanentError          trying again changes nothing: a person or a fix is needed
     │   ├── CheckFailed         a blocking check failed
     │   ├── PreconditionError   a table that cannot be repaired safely as it is
-    │   ├── ContractViolation   the difference leaves the contract of the repair
+    │   ├── ContractViolation   the difference exceeds the change limits of the repair
     │   ├── UnsealedHour        live writers may still write the hour
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
     │   ├── TakenOver           another drain of the same name goes on instead
     │   ├── WarehouseError      ClickHouse refused a statement
-    │   └── Undeliverable       a message to a watcher was refused
+    │   └── Undeliverable       a message to a recipient was refused
     └── TransientError          trying again may well work
         ├── WarehouseUnavailable    no connection, time-out
         ├── KafkaUnavailable    no broker answers, or it is changing its leaders
@@ -23,7 +23,7 @@
         ├── HourLeased          another repair is at work on the hour
         ├── LeaseLost           this repair slept longer than its lease
         ├── ConcurrentWriter    a live writer keeps changing the hour between diff and publish
-        └── ChannelUnavailable  what should carry a message to a watcher does not answer
+        └── ChannelUnavailable  what should carry a message to a recipient does not answer
 
 Each message says what happened and what to do about it.
 """
@@ -61,15 +61,15 @@ class PreconditionError(PermanentError):
     """A table that cannot be repaired safely as it is."""
 
 
-class ContractViolation(PermanentError):
-    """The difference of an hour leaves the contract of the repair."""
+class ChangeLimitsExceeded(PermanentError):
+    """The difference of an hour exceeds the change limits of the repair."""
 
 
-class UnsealedHour(PermanentError):
+class OpenHour(PermanentError):
     """Live writers may still write the hour."""
 
 
-class UnhealthyHour(PermanentError):
+class InconsistentHour(PermanentError):
     """Net state and FINAL disagree for an hour."""
 
 
@@ -86,7 +86,7 @@ class WarehouseError(PermanentError):
 
 
 class Undeliverable(PermanentError):
-    """A message to a watcher was refused; sending it again is of no use."""
+    """A message to a recipient was refused; sending it again is of no use."""
 
 
 class TransientError(BackfillError):
@@ -122,7 +122,7 @@ class ConcurrentWriter(TransientError):
 
 
 class ChannelUnavailable(TransientError):
-    """What should carry a message to a watcher does not answer. `retry_after`: it asked for so many seconds of peace."""
+    """What should carry a message to a recipient does not answer. `retry_after`: it asked for so many seconds of peace."""
 
     def __init__(self, text: str, *, retry_after: float = 0.0) -> None:
         super().__init__(text)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
-from backfill_platform.domain.notification import Kind, redact
+from backfill_platform.domain.notification import NotificationKind, redact
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import SettingsError
 
@@ -21,7 +21,7 @@ _PORTS = {"none": 25, "starttls": 587, "tls": 465}
 
 
 class EmailSettings(BaseModel):
-    """How a watcher is reached by e-mail. Without `port` it is the usual one: 587, 465 with tls, 25 with none."""
+    """How a recipient is reached by e-mail. Without `port` it is the usual one: 587, 465 with tls, 25 with none."""
 
     # Values may be secrets: what is wrong is said without them.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -48,8 +48,8 @@ class EmailSettings(BaseModel):
         return self.port or _PORTS[self.security]
 
 
-class WatcherSettings(BaseModel):
-    """How a watcher is reached, by one channel or several, and of what it is told."""
+class RecipientSettings(BaseModel):
+    """How a recipient is reached, by one channel or several, and of what it is told."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -58,8 +58,10 @@ class WatcherSettings(BaseModel):
     command: tuple[str, ...] | None = Field(
         None, min_length=1, repr=False, description="a command and its arguments; gets the message as JSON on standard input"
     )
-    events: tuple[Kind, ...] = Field(
-        (Kind.WAITING, Kind.FAILED, Kind.FINISHED), min_length=1, description="of started, finished, waiting, failed"
+    events: tuple[NotificationKind, ...] = Field(
+        (NotificationKind.WAITING, NotificationKind.FAILED, NotificationKind.FINISHED),
+        min_length=1,
+        description="of started, finished, waiting, failed",
     )
 
     @field_validator("webhook")
@@ -72,9 +74,9 @@ class WatcherSettings(BaseModel):
         return url
 
     @model_validator(mode="after")
-    def _reachable(self) -> "WatcherSettings":
+    def _reachable(self) -> "RecipientSettings":
         if self.webhook is None and self.email is None and self.command is None:
-            raise ValueError("a watcher needs a webhook, an email or a command")
+            raise ValueError("a recipient needs a webhook, an email or a command")
         return self
 
 
@@ -116,8 +118,8 @@ class Settings(BaseSettings):
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     web_url: str | None = Field(None, description="address of the Dagster UI for other people, for links in messages")
-    watchers: dict[str, WatcherSettings] = Field(
-        {}, description="how the watchers of pipelines are reached, by name, as a JSON object"
+    recipients: dict[str, RecipientSettings] = Field(
+        {}, description="how the recipients of pipelines are reached, by name, as a JSON object"
     )
     s3_endpoint_url: str | None = Field(None, description="endpoint of an S3-compatible object store")
     s3_region: str | None = Field(None, description="region of the object store")
@@ -169,15 +171,15 @@ def load_settings(**given: object) -> Settings:
 
 
 def _variable(path: tuple[int | str, ...]) -> str:
-    """The variable, and the place in it: `BACKFILL_WATCHERS web-team.events.0`."""
+    """The variable, and the place in it: `BACKFILL_RECIPIENTS web-team.events.0`."""
     name, *inside = map(str, path or ("settings",))
     return f"BACKFILL_{name.upper()} {'.'.join(inside)}".strip()
 
 
 def _no_json(text: str) -> str:
-    if '"watchers"' in text:
+    if '"recipients"' in text:
         example = '{"web-team": {"webhook": "https://..."}}'
-        return f"BACKFILL_WATCHERS is a JSON object, such as '{example}'"
+        return f"BACKFILL_RECIPIENTS is a JSON object, such as '{example}'"
     for name in ("kafka", "schema_registry"):
         if f'"{name}"' in text:
             return f"BACKFILL_{name.upper()} is a JSON object of texts"

@@ -1,4 +1,4 @@
-"""How watchers are reached is a secret setting: what is wrong with it is said without saying what it is."""
+"""How recipients are reached is a secret setting: what is wrong with it is said without saying what it is."""
 
 import json
 import traceback
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.domain.notification import Kind
+from backfill_platform.domain.notification import NotificationKind
 from backfill_platform.errors import SettingsError
 from backfill_platform.settings import Settings, load_settings
 
@@ -15,40 +15,43 @@ MAIL = {"to": ["a@example.org"], "from": "b@example.org", "host": "mail.example.
 
 
 def load(monkeypatch: pytest.MonkeyPatch, value: object) -> Settings:
-    monkeypatch.setenv("BACKFILL_WATCHERS", value if isinstance(value, str) else json.dumps(value))
+    monkeypatch.setenv("BACKFILL_RECIPIENTS", value if isinstance(value, str) else json.dumps(value))
     return load_settings()
 
 
-def test_watchers_are_read_and_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipients_are_read_and_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "web-team": {"webhook": HOOK, "email": MAIL, "events": ["started"]},
         "pager": {"command": ["/bin/page", "--token=verysecret"]},
     }
     settings = load(monkeypatch, given)
-    web, pager = settings.watchers["web-team"], settings.watchers["pager"]
+    web, pager = settings.recipients["web-team"], settings.recipients["pager"]
     assert web.webhook is not None
     assert web.webhook.get_secret_value() == HOOK
     assert web.email is not None
-    assert (web.email.security, web.email.port_used, web.events) == ("starttls", 587, (Kind.STARTED,))
+    assert (web.email.security, web.email.port_used, web.events) == ("starttls", 587, (NotificationKind.STARTED,))
     assert pager.command == ("/bin/page", "--token=verysecret")
-    assert set(pager.events) == {Kind.WAITING, Kind.FAILED, Kind.FINISHED}
+    assert set(pager.events) == {NotificationKind.WAITING, NotificationKind.FAILED, NotificationKind.FINISHED}
     assert "verysecret" not in repr(settings) + str(settings)
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"web-team": {"webhook": HOOK, "events": ["verysecret"]}}, "BACKFILL_WATCHERS web-team.events.0: .*'started'"),
-        ({"web-team": {"webhook": HOOK, "events": []}}, "BACKFILL_WATCHERS web-team.events: "),
-        ({"web-team": {"events": ["failed"]}}, "BACKFILL_WATCHERS web-team: a watcher needs a webhook, an email or a command"),
+        ({"web-team": {"webhook": HOOK, "events": ["verysecret"]}}, "BACKFILL_RECIPIENTS web-team.events.0: .*'started'"),
+        ({"web-team": {"webhook": HOOK, "events": []}}, "BACKFILL_RECIPIENTS web-team.events: "),
+        (
+            {"web-team": {"events": ["failed"]}},
+            "BACKFILL_RECIPIENTS web-team: a recipient needs a webhook, an email or a command",
+        ),
         ({"web-team": {"webhook": "verysecret"}}, "web-team.webhook: a webhook is an address such as https"),
-        ({"web-team": HOOK}, "BACKFILL_WATCHERS web-team: "),
+        ({"web-team": HOOK}, "BACKFILL_RECIPIENTS web-team: "),
         ({"web-team": {"webhook": HOOK, "even": ["failed"]}}, "web-team.even: Extra inputs are not permitted"),
         ({"web-team": {"email": {**MAIL, "security": "none"}}}, "security none would send the password readable"),
         ({"web-team": {"email": {**MAIL, "to": []}}}, "web-team.email.to: "),
         ({"web-team": {"email": {**MAIL, "from": "a\nBcc: verysecret"}}}, "no line breaks"),
         ({"web-team": {"command": []}}, "web-team.command: "),
-        ('{"web-team": {"webhook": "verysecret"', "BACKFILL_WATCHERS is a JSON object, such as"),
+        ('{"web-team": {"webhook": "verysecret"', "BACKFILL_RECIPIENTS is a JSON object, such as"),
     ],
 )
 def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
@@ -61,10 +64,10 @@ def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
 
 def test_the_example_of_the_readme_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
-    example = readme.partition("BACKFILL_WATCHERS='")[2].partition("'\n")[0]
-    watchers = load(monkeypatch, example).watchers
-    assert list(watchers) == ["web-team", "on-call"]
-    assert watchers["on-call"].email is not None
+    example = readme.partition("BACKFILL_RECIPIENTS='")[2].partition("'\n")[0]
+    recipients = load(monkeypatch, example).recipients
+    assert list(recipients) == ["web-team", "on-call"]
+    assert recipients["on-call"].email is not None
 
 
 def test_other_settings_that_are_no_json_are_still_named(monkeypatch: pytest.MonkeyPatch) -> None:

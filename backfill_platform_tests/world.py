@@ -115,16 +115,16 @@ class World:
         found = {}
         for table in self.pipeline.published:
             net = fingerprints.net(self.warehouse, table, list(self.hours))
-            assert net == fingerprints.final(self.warehouse, table, list(self.hours)), f"{table} is unhealthy"
+            assert net == fingerprints.final(self.warehouse, table, list(self.hours)), f"{table} is inconsistent"
             found[table.name] = net
         return found
 
     def wanted(self, requests: list[clickstream_reference.Request]) -> dict[str, Prints]:
         """What plain Python makes of the requests, in fingerprints of the same engine."""
-        horizon = max(self.lake.built_hours(self.pipeline.raw.table)) + HOUR
+        available_until = max(self.lake.built_hours(self.pipeline.raw.table)) + HOUR
         return self.prints(
-            clickstream_reference.sessions(requests, horizon),
-            clickstream_reference.site_hourly(requests, horizon),
+            clickstream_reference.sessions(requests, available_until),
+            clickstream_reference.site_hourly(requests, available_until),
         )
 
     def prints(self, *computed: Iterable[tuple[object, ...]]) -> dict[str, Prints]:

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.spark.checks import mark_failures
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
-from backfill_platform.adapters.spark.split_rejects import Sifted
+from backfill_platform.adapters.spark.split_rejects import RejectSplit
 from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.uris import local_uri
@@ -103,7 +103,7 @@ def write_hours(frame: DataFrame) -> None:
 
 def ours(frame: DataFrame, write: Write = write_nothing) -> dict[str, int]:
     """Mark the rows, write the good ones, and count on the way: the failures by check, of all hours."""
-    with sifted(frame) as found:
+    with split(frame) as found:
         write(found.good.select(*TABLE.column_names))
         failed: Counter[str] = Counter()
         for of_hour in rejects_by_hour(found.rejects()).values():
@@ -111,13 +111,13 @@ def ours(frame: DataFrame, write: Write = write_nothing) -> dict[str, int]:
     return dict(failed)
 
 
-def sifted(frame: DataFrame) -> Sifted:
-    return Sifted(mark_failures(frame, RULES), TABLE.hour, F.to_json(F.struct(*TABLE.column_names)))
+def split(frame: DataFrame) -> RejectSplit:
+    return RejectSplit(mark_failures(frame, RULES), TABLE.hour, F.to_json(F.struct(*TABLE.column_names)))
 
 
 def ours_judged(frame: DataFrame) -> None:
     """What a repair does: the good rows are judged as they were written, with a hash of each hour's content."""
-    with tempfile.TemporaryDirectory() as folder, sifted(frame) as found:
+    with tempfile.TemporaryDirectory() as folder, split(frame) as found:
         write_by_hour(found.good.select(*TABLE.column_names), local_uri(Path(folder, "rows")), hour=TABLE.hour)
         judge(found, frame.sparkSession.read.parquet(f"{folder}/rows"), TABLE, RULES, {})
 

@@ -136,10 +136,10 @@ def main() -> None:
     browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     memory: dict[str, int] = {}
     over = threading.Event()
-    watcher = threading.Thread(target=watch_memory, args=(folder / "home", memory, over))
+    recipient = threading.Thread(target=watch_memory, args=(folder / "home", memory, over))
     try:
         with stack(folder / "home", "year_pipeline", folder) as running, sync_playwright() as playwright:
-            watcher.start()
+            recipient.start()
             browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_context(viewport={"width": 1500, "height": 1000}, timezone_id="UTC").new_page()
             page.set_default_timeout(60_000)
@@ -157,7 +157,7 @@ def main() -> None:
             browser.close()
     finally:
         over.set()
-        watcher.join()
+        recipient.join()
         if (folder / "home" / "up.log").exists():
             say((folder / "home" / "up.log").read_text()[-2000:])
         shutil.rmtree(folder)

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 import click
 
 from backfill_platform.cli import terminal
-from backfill_platform.cli.options import contract_file, on_range, pipeline_and_hours, read_contract, warehouse_of
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.cli.options import change_limits_option, on_range, pipeline_and_hours, read_change_limits, warehouse_of
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.fingerprint import repair_id
 from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
 from backfill_platform.domain.plan import make_plan
@@ -25,7 +25,7 @@ _SHOWN = 3
 @click.option(
     "--select", "names", multiple=True, metavar="ASSET", help="check only this asset, such as raw/clickstream; repeatable"
 )
-@contract_file
+@change_limits_option
 @click.option(
     "--junit", type=click.Path(dir_okay=False), help="also write JUnit XML to this file, a test case for each check and hour"
 )
@@ -36,7 +36,7 @@ def check(
     end: str,
     output: str,
     names: tuple[str, ...],
-    contract: TextIO | None,
+    change_limits: TextIO | None,
     junit: str | None,
     strict: bool,
 ) -> None:
@@ -45,7 +45,7 @@ def check(
     The rows in the lake are judged by the rules of their schemas, and compared with the warehouse by a dry run; nothing is
     built or published. Hours that are not there fail the check no_gap, and skip the others.
     """
-    limits = Contract.parse(read_contract(contract) or {})
+    limits = ChangeLimits.parse(read_change_limits(change_limits) or {})
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     from backfill_platform.adapters.connections import Connections
@@ -72,7 +72,7 @@ def check(
                 reason="backfill check",
                 requester="command line",
                 code_version=version("backfill-platform"),
-                contract=limits,
+                change_limits=limits,
                 loading=connections.loading,
             )
             found = [one for one in evaluate(context, hours) if not chosen or one.asset in chosen]

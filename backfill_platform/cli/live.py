@@ -73,7 +73,7 @@ def _follow(platform: Any, declared: Any, hour: datetime) -> bool:
     began = time.monotonic()
     well, done = True, []
     for plan in plans_after(declared, platform.lake, hour, datetime.now(UTC)):
-        asked = Request(reason=f"live: after {format_hour(hour)}", unsealed=True, routine=True)
+        asked = Request(reason=f"live: after {format_hour(hour)}", allow_open_hours=True, routine=True)
         report = platform.run(declared, plan.hours, plan.assets, asked)
         well &= _told(report, f"{plan.hours}: ")
         done += report.outcomes

@@ -8,7 +8,7 @@ from backfill_platform.cli import terminal
 from backfill_platform.cli.check import check
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
-from backfill_platform.cli.notify import watchers
+from backfill_platform.cli.recipients import recipients
 from backfill_platform.cli.repair import dry_run, plan, run
 from backfill_platform.cli.topics import drain, handover, replay, replay_limits
 from backfill_platform.cli.undo import undo
@@ -54,6 +54,6 @@ for command in (
     replay_limits,
     drain,
     handover,
-    watchers,
+    recipients,
 ):
     main.add_command(command)

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HourRange, parse_hour, parse_moment
 from backfill_platform.domain.impact import Damage
 from backfill_platform.errors import UsageError
@@ -54,14 +54,20 @@ on_damage = _together(
 select = click.option(
     "--select", "names", multiple=True, metavar="ASSET", help="an asset to materialize, such as warehouse/sessions; repeatable"
 )
-contract_file = click.option(
-    "--contract", type=click.File(), help="YAML file with what may change: hours, tables, columns, limits; - for standard input"
+change_limits_option = click.option(
+    "--change-limits",
+    type=click.File(),
+    help="YAML file with what may change: hours, tables, columns, limits; - for standard input",
 )
 reason_text = click.option("--reason", default="", help="why; kept in the ledger")
-heal_flag = click.option(
-    "--heal", is_flag=True, help="also repair hours whose states and cancels do not match: their partitions are written anew"
+rewrite_inconsistent_option = click.option(
+    "--rewrite-inconsistent",
+    is_flag=True,
+    help="also repair hours whose states and cancels do not match: their partitions are written anew",
 )
-unsealed_flag = click.option("--unsealed", is_flag=True, help="also publish to hours that live writers may still write")
+allow_open_hours_option = click.option(
+    "--allow-open-hours", is_flag=True, help="also publish to hours that live writers may still write"
+)
 
 
 def parse_damage(
@@ -102,8 +108,8 @@ def warehouse_of(settings: Settings) -> Any:
     return open_warehouse(settings)
 
 
-def read_contract(file: TextIO | None) -> Any:
-    """The contract as plain values, checked. Raises UsageError naming the file."""
+def read_change_limits(file: TextIO | None) -> Any:
+    """The change limits as plain values, checked. Raises UsageError naming the file."""
     if file is None:
         return None
     import yaml
@@ -112,5 +118,5 @@ def read_contract(file: TextIO | None) -> Any:
         limits = yaml.safe_load(file)
     except yaml.YAMLError as error:
         raise UsageError(f"{file.name} is no YAML: {error}") from error
-    Contract.parse(limits)
+    ChangeLimits.parse(limits)
     return json.loads(json.dumps(limits, default=str))

@@ -14,24 +14,24 @@ import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.cli.options import (
-    contract_file,
-    heal_flag,
+    allow_open_hours_option,
+    change_limits_option,
     on_damage,
     on_range,
     parse_damage,
     pipeline_and_hours,
-    read_contract,
+    read_change_limits,
     reason_text,
+    rewrite_inconsistent_option,
     select,
-    unsealed_flag,
     warehouse_of,
 )
 from backfill_platform.domain.hours import HourRange, format_hour
-from backfill_platform.domain.impact import BlastRadius, Damage
+from backfill_platform.domain.impact import Damage, Impact
 from backfill_platform.domain.plan import Action, Plan, make_plan
 from backfill_platform.settings import Settings, load_settings
 
-Plans = tuple[BlastRadius | None, tuple[Plan, ...]]
+Plans = tuple[Impact | None, tuple[Plan, ...]]
 
 
 @click.command()
@@ -57,17 +57,17 @@ def plan(
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     declared.check_tenants(tenants)
     lake = Connections(settings).lake()
-    radius, plans = _repair(declared, hours, damage, names)(lake)
+    impact, plans = _repair(declared, hours, damage, names)(lake)
     with warehouse_of(settings) as warehouse:
         explained = [(one, [asdict(step) for step in explain(one, declared, lake, warehouse)]) for one in plans]
     if output == "json":
         steps = [{"from": one.hours.start, "to": one.hours.end, **step} for one, found in explained for step in found]
-        asked = {"from": hours.start, "to": hours.end} if radius is None else _damage_facts(radius)
+        asked = {"from": hours.start, "to": hours.end} if impact is None else _damage_facts(impact)
         terminal.show_json({"pipeline": declared.name, **asked, "tenants": list(tenants), "runs": len(plans), "steps": steps})
         return
-    if radius is not None:
-        reasons = [(str(one.node.table), hour, one.why[hour]) for one in radius.tables for hour in one.hours]
-        terminal.show_table(f"{declared.name}: damaged {radius.damage}", ("table", "hour (UTC)", "why"), reasons)
+    if impact is not None:
+        reasons = [(str(one.node.table), hour, one.why[hour]) for one in impact.tables for hour in one.hours]
+        terminal.show_table(f"{declared.name}: damaged {impact.damage}", ("table", "hour (UTC)", "why"), reasons)
     columns = ("asset", "action", "reads", "files (pruned)", "kB (pruned)", "rows now", "what it does")
     for number, (one, found) in enumerate(explained, 1):
         title = f"{declared.name} {one.hours}: {len(one.hours)} hour{'s' * (len(one.hours) > 1)}"
@@ -88,8 +88,8 @@ def plan(
 @on_range(required=False)
 @on_damage
 @reason_text
-@contract_file
-@heal_flag
+@change_limits_option
+@rewrite_inconsistent_option
 def dry_run(
     pipeline: str,
     start: str | None,
@@ -99,27 +99,32 @@ def dry_run(
     damaged_to: str | None,
     tenants: tuple[str, ...],
     reason: str,
-    contract: TextIO | None,
-    heal: bool,
+    change_limits: TextIO | None,
+    rewrite_inconsistent: bool,
 ) -> None:
     """Compute and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would.
 
     Nothing is landed: raw hours are taken as they are in the lake, also those that are damaged.
     """
-    from backfill_platform.planning.impact import find_blast_radius
+    from backfill_platform.planning.impact import find_impact
     from backfill_platform.planning.scope import dry_run_assets
 
     damage = parse_damage(start, end, damaged_from, damaged_to, tenants)
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     declared.check_tenants(tenants)
-    asked = {"reason": reason, "contract": read_contract(contract), "heal": heal, "tenants": tenants}
+    asked = {
+        "reason": reason,
+        "change_limits": read_change_limits(change_limits),
+        "rewrite_inconsistent": rewrite_inconsistent,
+        "tenants": tenants,
+    }
 
     def choose(lake: Any) -> Plans:
         if damage is None:
             return None, (make_plan(declared.name, declared.nodes, hours, dry_run_assets(declared)),)
-        radius = find_blast_radius(declared, lake, damage, datetime.now(UTC))
-        return radius, radius.plans(dry_run=True)
+        impact = find_impact(declared, lake, damage, datetime.now(UTC))
+        return impact, impact.plans(dry_run=True)
 
     reports = _run(settings, declared, choose, output, asked)
     changes = any(one.facts.get("cancels") or one.facts.get("states") for report in reports for one in report.outcomes)
@@ -131,9 +136,9 @@ def dry_run(
 @on_damage
 @select
 @reason_text
-@contract_file
-@heal_flag
-@unsealed_flag
+@change_limits_option
+@rewrite_inconsistent_option
+@allow_open_hours_option
 def run(
     pipeline: str,
     start: str | None,
@@ -144,9 +149,9 @@ def run(
     tenants: tuple[str, ...],
     names: tuple[str, ...],
     reason: str,
-    contract: TextIO | None,
-    heal: bool,
-    unsealed: bool,
+    change_limits: TextIO | None,
+    rewrite_inconsistent: bool,
+    allow_open_hours: bool,
 ) -> None:
     """Rebuild hours and publish them, as Dagster runs: the UI shows them.
 
@@ -160,7 +165,13 @@ def run(
     # Hours that have landed are closed: they are landed again only when they are damaged, or somebody names the raw table.
     landing = {"landing": "missing"} if damage is None and not names else {}
     # The plans have their margins already; who names assets wants none.
-    asked = {"reason": reason, "contract": read_contract(contract), "heal": heal, "unsealed": unsealed, "margins": "none"}
+    asked = {
+        "reason": reason,
+        "change_limits": read_change_limits(change_limits),
+        "rewrite_inconsistent": rewrite_inconsistent,
+        "allow_open_hours": allow_open_hours,
+        "margins": "none",
+    }
     asked |= {"tenants": tenants, **landing}
     reports = _run(settings, declared, _repair(declared, hours, damage, names), output, asked)
     sys.exit(0 if _all_well(reports) else 1)
@@ -168,7 +179,7 @@ def run(
 
 def _repair(declared: Any, hours: HourRange, damage: Damage | None, names: Sequence[str]) -> Callable[[Any], Plans]:
     """What to do, once the lake is there to look at. Raises UsageError for assets that the pipeline does not have."""
-    from backfill_platform.planning.impact import find_blast_radius
+    from backfill_platform.planning.impact import find_impact
     from backfill_platform.planning.scope import named_assets, repair_assets, with_margins
 
     chosen = named_assets(names)
@@ -176,13 +187,13 @@ def _repair(declared: Any, hours: HourRange, damage: Damage | None, names: Seque
     now = datetime.now(UTC)
 
     def plans(lake: Any) -> Plans:
-        radius = None if damage is None else find_blast_radius(declared, lake, damage, now)
-        if radius is not None:
-            found = radius.plans(chosen)
+        impact = None if damage is None else find_impact(declared, lake, damage, now)
+        if impact is not None:
+            found = impact.plans(chosen)
         else:
             found = (make_plan(declared.name, declared.nodes, hours, chosen or repair_assets(declared, lake, hours)),)
         # Who names assets gets these and nothing else.
-        return radius, found if chosen else with_margins(found, declared, lake, now)
+        return impact, found if chosen else with_margins(found, declared, lake, now)
 
     return plans
 
@@ -198,15 +209,15 @@ def _run(settings: Settings, declared: Any, choose: Callable[[Any], Plans], outp
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
             platform.listen = progress
-            radius, plans = choose(platform.lake)
+            impact, plans = choose(platform.lake)
             for number, one in enumerate(plans, 1):
                 if len(plans) > 1:
                     progress.say(f"run {number} of {len(plans)}: {one.hours}")
                 lands_only = all(step.action is Action.LAND for step in one.steps)
-                # That margins have landed is no news to watchers; what is built from them is.
+                # That margins have landed is no news to recipients; what is built from them is.
                 routine = lands_only and number < len(plans)
                 reports.append(platform.run(declared, one.hours, one.assets, Request(**asked, routine=routine)))
-                if reports[-1].interrupted or (radius is not None and lands_only and not reports[-1].success):
+                if reports[-1].interrupted or (impact is not None and lands_only and not reports[-1].success):
                     left = list(plans[number:])
                     break
     if output == "json":
@@ -239,9 +250,9 @@ def _all_well(reports: Sequence[Any]) -> bool:
     return all(report.success for report in reports)
 
 
-def _damage_facts(radius: BlastRadius) -> dict[str, Any]:
+def _damage_facts(impact: Impact) -> dict[str, Any]:
     affected = [
-        {"table": str(one.node.table), "hour": hour, "why": one.why[hour]} for one in radius.tables for hour in one.hours
+        {"table": str(one.node.table), "hour": hour, "why": one.why[hour]} for one in impact.tables for hour in one.hours
     ]
-    damage = radius.damage
+    damage = impact.damage
     return {"damaged_from": damage.start, "damaged_to": damage.end, "affected": affected}

@@ -10,7 +10,7 @@ from backfill_platform.domain.gaps import Gap, Place
 from backfill_platform.domain.impact import Damage
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.planning.impact import find_blast_radius
+from backfill_platform.planning.impact import find_impact
 from backfill_platform.planning.live import apart
 
 _INSTANT = timedelta(microseconds=1)
@@ -19,7 +19,7 @@ _INSTANT = timedelta(microseconds=1)
 def wanted_hours(pipeline: Pipeline, lake: Lake, gaps: Iterable[Gap], now: datetime) -> dict[AssetPath, set[datetime]]:
     """The hours of each asset that mend the gaps: their own, and those computed from them in turn.
 
-    A warehouse hour is published again. A raw hour is damage to the event times it should hold; its blast radius is built.
+    A warehouse hour is published again. A raw hour is damage to the event times it should hold; its impact is built.
     """
     every = pipeline.hours_until(now)
     found: dict[AssetPath, set[datetime]] = {}
@@ -33,7 +33,7 @@ def wanted_hours(pipeline: Pipeline, lake: Lake, gaps: Iterable[Gap], now: datet
     if landing := lake_hours.get(str(pipeline.raw.table)):
         changed[pipeline.raw.table.path] = landing
         for span in apart(pipeline, landing):
-            for affected in find_blast_radius(pipeline, lake, Damage(span.start, span.end), now).tables[1:]:
+            for affected in find_impact(pipeline, lake, Damage(span.start, span.end), now).tables[1:]:
                 changed.setdefault(affected.node.table.path, set()).update(affected.hours)
     for node in pipeline.nodes:
         own = changed.setdefault(node.table.path, set())

@@ -13,17 +13,17 @@ from datetime import datetime, timedelta
 import pyarrow.compute as pc
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.finalizable_sessions import decided_since
-from backfill_platform.adapters.iceberg.inventory import Holdings
+from backfill_platform.adapters.clickhouse.finalizable_sessions import finalizable_sessions
+from backfill_platform.adapters.iceberg.inventory import TableInventory
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.gaps import Written, code_changed, has_changed, seen_by
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour, hour_of
 from backfill_platform.domain.impact import Damage
 from backfill_platform.domain.plan import Node
-from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, stretches
+from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, contiguous_runs
 from backfill_platform.errors import UsageError
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.planning.impact import find_blast_radius
+from backfill_platform.planning.impact import find_impact
 from backfill_platform.planning.live import apart
 
 _INSTANT = timedelta(microseconds=1)
@@ -41,7 +41,7 @@ class Known:
     """
 
     lake: Lake
-    raw: Holdings
+    raw: TableInventory
     history: Mapping[tuple[str, str], History]
     there: Mapping[tuple[str, str], Collection[datetime]]
 
@@ -66,11 +66,11 @@ def stale_hours(pipeline: Pipeline, hours: HourRange, known: Known, now: datetim
                         reasons.setdefault(hour, f"{node.reads} of {format_hour(source)} has other rows by now")
     for damage, arrived, why in _changes(pipeline, hours, known):
         try:
-            radius = find_blast_radius(pipeline, known.lake, damage, now)
+            impact = find_impact(pipeline, known.lake, damage, now)
         except UsageError:  # events of hours that the pipeline does not have
             continue
         hit: dict[tuple[str, str], set[datetime]] = {}
-        for affected in radius.tables[1:]:
+        for affected in impact.tables[1:]:
             path, above = affected.node.table.path, affected.node.reads
             for hour, claim in known.built(affected.node, hours).items():
                 if above is not None and above != pipeline.raw.table:
@@ -85,7 +85,7 @@ def stale_hours(pipeline: Pipeline, hours: HourRange, known: Known, now: datetim
     return found
 
 
-def decided_sessions(
+def finalizable_hours(
     pipeline: Pipeline, node: Node, hours: Iterable[datetime], warehouse: Warehouse, landed: set[datetime]
 ) -> Reasons:
     """Hours with sessions that were open when they were built and would be decided by what has landed since."""
@@ -93,10 +93,16 @@ def decided_sessions(
     if not isinstance(ahead, UntilClosed):
         return {}
     found: Reasons = {}
-    parts, _ = stretches(hours, landed, NO_MARGIN, pipeline.start, pipeline.end)
+    parts, _ = contiguous_runs(hours, landed, NO_MARGIN, pipeline.start, pipeline.end)
     for part in parts:
-        decided = decided_since(
-            warehouse, node.table, part.hours, ended=ahead.ended, gap=ahead.gap, cap=ahead.cap, horizon=part.horizon
+        decided = finalizable_sessions(
+            warehouse,
+            node.table,
+            part.hours,
+            ended=ahead.ended,
+            gap=ahead.gap,
+            cap=ahead.cap,
+            available_until=part.available_until,
         )
         found |= {
             hour: f"{rows} open sessions are known to be closed, or longer, by now" for hour, rows in decided.items() if rows
@@ -159,7 +165,7 @@ def _late(pipeline: Pipeline, lake: Lake, raw_hour: datetime) -> Iterator[tuple[
         yield Damage(first, last + _INSTANT, (), whose if key and len(whose) <= _MOST_KEYS else None), mine.num_rows
 
 
-def _spans(raw: Holdings) -> dict[datetime, tuple[datetime, datetime]]:
+def _spans(raw: TableInventory) -> dict[datetime, tuple[datetime, datetime]]:
     found: dict[datetime, tuple[datetime, datetime]] = {}
     for file in raw.files:
         if file.uri in raw.spans:

@@ -17,11 +17,11 @@ from backfill_platform.adapters.clickhouse.preconditions import target_exists
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.clickhouse.schema import schema_hash
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
-from backfill_platform.adapters.iceberg.inventory import Holdings, LakeFile
+from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.topic import KafkaTopic
-from backfill_platform.detection.staleness import History, Known, decided_sessions, stale_hours
-from backfill_platform.domain.expected_empty_hours import quiet_hours
+from backfill_platform.detection.staleness import History, Known, finalizable_hours, stale_hours
+from backfill_platform.domain.expected_empty_hours import expected_empty_hours
 from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
 from backfill_platform.domain.gaps import (
     Gap,
@@ -85,27 +85,27 @@ def survey(
     with ThreadPoolExecutor() as threads:
         # The warehouse sums up its rows while we read the lake's metadata.
         asked = {table.path: threads.submit(_stored, warehouse, table, hours) for table in pipeline.published}
-        holdings = {
-            table.path: lake.holdings(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables
+        inventory = {
+            table.path: lake.inventory(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables
         }
         # After the lake: what is written in between is not in the snapshots that we know, and is left out.
         history = {
-            table.path: _of_this_lake(ledger.lake_history(str(table)), holdings[table.path]) for table in pipeline.tables
+            table.path: _of_this_lake(ledger.lake_history(str(table)), inventory[table.path]) for table in pipeline.tables
         }
-        there = {path: _hours_of(held) for path, held in holdings.items()}
-        stale = stale_hours(pipeline, hours, Known(lake, holdings[raw.path], history, there), now or hours.end)
+        there = {path: _hours_of(held) for path, held in inventory.items()}
+        stale = stale_hours(pipeline, hours, Known(lake, inventory[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
     gaps: list[Gap] = []
     for node in pipeline.nodes:
-        table, held = node.table, holdings[node.table.path]
+        table, held = node.table, inventory[node.table.path]
         here = there[table.path]
         gone = lake.gone([file for file in held.files if file.hour in hours])
         every = _rows(held.files)
         written = {hour: versions[-1] for hour, versions in history[table.path].items()}
         found = _lost_files(table, hours, held.files, gone)
         if node.reads is None:
-            quiet = quiet_hours(hours, pipeline.quiet, every, here)
-            found += landing_gaps(str(table), hours, here, every, quiet, written)
+            expected_empty = expected_empty_hours(hours, pipeline.expected_empty_hours, every, here)
+            found += landing_gaps(str(table), hours, here, every, expected_empty, written)
         else:
             found += lake_gaps(str(table), str(node.reads), hours, here, there[node.reads.path])
         found += count_gaps(str(table), [hour for hour in hours if hour in here], every, written)
@@ -126,7 +126,9 @@ def survey(
             gaps += _with_tenants(judged, table, files, warehouse, loading) if stored else judged
             reasons = dict(stale[table.path])
             if stored:
-                decided = decided_sessions(pipeline, node, [hour for hour in hours if hour in here], warehouse, there[raw.path])
+                decided = finalizable_hours(
+                    pipeline, node, [hour for hour in hours if hour in here], warehouse, there[raw.path]
+                )
                 reasons = {**decided, **reasons}
         else:
             reasons = dict(stale[table.path])
@@ -136,13 +138,13 @@ def survey(
     return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)))
 
 
-def _of_this_lake(history: History, held: Holdings) -> History:
+def _of_this_lake(history: History, held: TableInventory) -> History:
     """Without what was written to another lake, whose ledger is in the same warehouse: its snapshots are not ours."""
     own = {hour: [one for one in versions if one.snapshot_id in held.snapshots] for hour, versions in history.items()}
     return {hour: versions for hour, versions in own.items() if versions}
 
 
-def _hours_of(held: Holdings) -> set[datetime]:
+def _hours_of(held: TableInventory) -> set[datetime]:
     return {file.hour for file in held.files} | held.empty
 
 
@@ -229,7 +231,7 @@ def _with_tenants(
     for gap in gaps:
         one, two, three = (prints.get(gap.hour, {}) for prints in (want, have, read))
         names = sorted({*one, *two, *three})
-        if gap.kind is GapKind.UNHEALTHY:
+        if gap.kind is GapKind.INCONSISTENT:
             differing = [name for name in names if two.get(name, EMPTY) != three.get(name, EMPTY)]
         else:
             differing = [name for name in names if one.get(name, EMPTY) != two.get(name, EMPTY)]

@@ -17,16 +17,16 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.spark.checks import ROWS_VALID, mark_failures
 from backfill_platform.adapters.spark.reader import spark_schema
-from backfill_platform.adapters.spark.split_rejects import Sifted
+from backfill_platform.adapters.spark.split_rejects import RejectSplit
 from backfill_platform.detection.survey import TableState, survey
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Action, AssetPath, Node, Plan, Step
-from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, CheckResult, HourOutcome
+from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL, CheckResult, HourOutcome
 from backfill_platform.repair.publish import DIFFERENCES, MATCHES_LAKE
 from backfill_platform.repair.runner import Context, run
 from backfill_platform.repair.write_audit_promote import HourAudit, judge
-from backfill_platform.topics.delivery_counts import REPLAY_COUNTS, newest_hops
+from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS, newest_delivery_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,11 +77,11 @@ def check(context: Context, hours: HourRange) -> Iterator[Checked]:
 
 def _replays(context: Context, hours: HourRange) -> Iterator[Checked]:
     """Whether the hours that were replayed have the same counts at all their points; nothing where none was."""
-    if hops := newest_hops(context.ledger, context.pipeline.name, list(hours)):
+    if counts := newest_delivery_counts(context.ledger, context.pipeline.name, list(hours)):
         verdicts = dict.fromkeys(hours, (Verdict.SKIPPED, "the hour was not replayed"))
-        for hour, one in hops.items():
+        for hour, one in counts.items():
             verdicts[hour] = (Verdict.PASSED if one.agree else Verdict.FAILED, f"{one.replay}: {one}")
-        yield Checked(context.pipeline.raw.table.path, REPLAY_COUNTS, verdicts)
+        yield Checked(context.pipeline.raw.table.path, DELIVERY_COUNTS, verdicts)
 
 
 def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]) -> Iterator[Checked]:
@@ -95,8 +95,8 @@ def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]
     if files := [file for file in files if file.hour not in lost]:
         rows = context.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
         marked = mark_failures(rows, rules)
-        with Sifted(marked, table.hour, F.to_json(F.struct(*table.column_names))) as sifted:
-            audits = judge(sifted, sifted.good, table, rules, {})
+        with RejectSplit(marked, table.hour, F.to_json(F.struct(*table.column_names))) as split:
+            audits = judge(split, split.good, table, rules, {})
     rejects = context.lake.rows_by_hour(quarantine_of(table), hours)
     written = context.lake.rows_by_hour(table, hours)
     outcomes = []
@@ -178,7 +178,7 @@ def _waits(asset: AssetPath, hours: HourRange, outcomes: list[HourOutcome]) -> C
         differing = sum(int(outcome.facts.get(name, 0)) for name in DIFFERENCES)
         text = f"{differing} rows would change" if differing else outcome.error
         verdicts[outcome.hour] = (Verdict.FAILED, text) if text else (Verdict.PASSED, "")
-    return Checked(asset, NOTHING_WAITS, verdicts)
+    return Checked(asset, NO_PENDING_APPROVAL, verdicts)
 
 
 def _gaps(asset: AssetPath, hours: HourRange, gaps: Mapping[tuple[str, datetime], Gap]) -> Checked:

@@ -19,7 +19,7 @@ from backfill_platform.adapters.spark.session import session_options
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import make_plan
 from backfill_platform.domain.uris import local_uri
-from backfill_platform.domain.windows import stretches
+from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.examples import clickstream
 from backfill_platform.repair.build import build
 from backfill_platform.repair.land import land
@@ -52,7 +52,7 @@ def warm(spark: SparkSession) -> int:
         plan = make_plan(pipeline.name, pipeline.nodes, hours, [table.path for table in pipeline.tables[1:]])
         for turn in range(_TURNS):
             for step in plan.steps:
-                parts, _ = stretches(hours, set(_HOURS), step.node.window, pipeline.start, pipeline.end)
+                parts, _ = contiguous_runs(hours, set(_HOURS), step.node.window, pipeline.start, pipeline.end)
                 built = build(spark, lake, pipeline, step, parts, f"warm{turn}")
                 promote(lake, step.node.table, list(hours), f"warm{turn}")
                 sessions += sum(audit.written for audit in built.hours.values())

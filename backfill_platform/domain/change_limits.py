@@ -1,6 +1,6 @@
-"""What a repair may change. A publish whose difference leaves the contract is refused, hour by hour, with what broke it.
+"""What a repair may change. A publish whose difference exceeds the change limits is refused, hour by hour, with what broke it.
 
-The default contract is the planned range: rows of other hours cannot be staged at all.
+Without limits a repair may change its planned range: rows of other hours cannot be staged at all.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class HourChange:
     """The difference of one hour of a table: rows stored before, stored rows that would go or change, columns, totals.
 
     `totals` gives the sums of numeric columns before and after. `foreign` counts the rows that would be written for tenants
-    other than the contract's and names one of these; None where rows cannot be told apart by tenant.
+    other than the limits' and names one of these; None where rows cannot be told apart by tenant.
     """
 
     table: str
@@ -29,7 +29,7 @@ class HourChange:
 
 
 @dataclass(frozen=True)
-class Contract:
+class ChangeLimits:
     """Limits of a repair; None means no limit.
 
     `max_changed_share` is the share, 0 to 1, of an hour's stored rows that may be changed or removed. `max_metric_change`
@@ -45,16 +45,16 @@ class Contract:
     max_metric_change: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, given: object) -> "Contract":
-        """A contract from YAML or JSON: a mapping with the names of the fields; hours as `{from: HOUR, to: HOUR}`.
+    def parse(cls, given: object) -> "ChangeLimits":
+        """Change limits from YAML or JSON: a mapping with the names of the fields; hours as `{from: HOUR, to: HOUR}`.
 
         Raises UsageError naming what it cannot use.
         """
         if not isinstance(given, Mapping):
-            raise UsageError("a contract is a mapping, such as {tables: [transformed/sessions], max_changed_share: 0.2}")
+            raise UsageError("change limits is a mapping, such as {tables: [transformed/sessions], max_changed_share: 0.2}")
         known = [one.name for one in fields(cls)]
         if unknown := sorted(set(map(str, given)) - set(known)):
-            raise UsageError(f"a contract has no {', '.join(unknown)}; it has {', '.join(known)}")
+            raise UsageError(f"change limits has no {', '.join(unknown)}; it has {', '.join(known)}")
         share = given.get("max_changed_share")
         if share is not None and not (_is_number(share) and 0 <= share <= 1):
             raise UsageError(f"max_changed_share is a number from 0 to 1, not {share!r}")
@@ -74,36 +74,42 @@ class Contract:
         """What of the change is not allowed, in words; empty when all of it is."""
         found = []
         if self.hours is not None and change.hour not in self.hours:
-            found.append(f"{format_hour(change.hour)} is not within the contract's hours {self.hours}")
+            found.append(f"{format_hour(change.hour)} is not within the change limits's hours {self.hours}")
         if self.tables is not None and change.table not in self.tables:
-            found.append(f"{change.table} is not one of the contract's tables {', '.join(sorted(self.tables))}")
+            found.append(f"{change.table} is not one of the limits' tables {', '.join(sorted(self.tables))}")
         if self.columns is not None and (others := sorted(change.columns - self.columns)):
-            found.append(f"{', '.join(others)} would change, the contract allows {', '.join(sorted(self.columns)) or 'none'}")
+            found.append(
+                f"{', '.join(others)} would change, the change limits allow {', '.join(sorted(self.columns)) or 'none'}"
+            )
         if self.tenants is not None and change.foreign is None:
-            found.append(f"rows of {change.table} cannot be told apart by tenant, and the contract allows some tenants only")
+            found.append(
+                f"rows of {change.table} cannot be told apart by tenant, and the change limits allow some tenants only"
+            )
         elif self.tenants is not None and change.foreign is not None and change.foreign[0]:
             count, example = change.foreign
             found.append(f"{count} rows of other tenants would be written, such as '{example}'")
         if self.max_changed_share is not None and change.cancelled > self.max_changed_share * change.stored:
             found.append(
                 f"{change.cancelled} of {change.stored} stored rows would change or go, "
-                f"the contract allows a share of {self.max_changed_share:g}"
+                f"the change limits allow a share of {self.max_changed_share:g}"
             )
         for name, limit in self.max_metric_change.items():
             before, after = change.totals.get(name, (0, 0))
             if change.stored and abs(after - before) > limit * abs(before):
-                found.append(f"the sum of {name} would go from {before:g} to {after:g}, the contract allows {limit:g} of it")
+                found.append(
+                    f"the sum of {name} would go from {before:g} to {after:g}, the change limits allow {limit:g} of it"
+                )
         return tuple(found)
 
 
-ANYTHING = Contract()
+NO_LIMITS = ChangeLimits()
 
 
 def _hours(given: object) -> HourRange | None:
     if given is None:
         return None
     if not isinstance(given, Mapping) or set(given) != {"from", "to"}:
-        raise UsageError(f"the hours of a contract are {{from: HOUR, to: HOUR}}, not {given!r}")
+        raise UsageError(f"the hours of change limits are {{from: HOUR, to: HOUR}}, not {given!r}")
     return HourRange.parse(str(given["from"]), str(given["to"]))
 
 
@@ -111,7 +117,7 @@ def _names(what: str, given: object) -> frozenset[str] | None:
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise UsageError(f"{what} of a contract is a list of names, not {given!r}")
+        raise UsageError(f"{what} of change limits is a list of names, not {given!r}")
     return frozenset(given)
 
 

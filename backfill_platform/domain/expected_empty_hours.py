@@ -16,7 +16,7 @@ _FEW_ROWS = 10  # by chance alone, an hour that should have so many has none onc
 
 
 @dataclass(frozen=True)
-class Quiet:
+class ExpectedEmptyHours:
     """Hours of the day in UTC, half-open `[first, end)`, in which no events are expected; `weekdays` count from Monday as 0.
 
     `Quiet(22, 4)` goes over midnight. Raises SpecError for what is no hour or weekday.
@@ -38,8 +38,8 @@ class Quiet:
         return inside and hour.weekday() in self.weekdays
 
 
-def quiet_hours(
-    hours: HourRange, declared: Iterable[Quiet], rows: Mapping[datetime, int], landed: Collection[datetime]
+def expected_empty_hours(
+    hours: HourRange, declared: Iterable[ExpectedEmptyHours], rows: Mapping[datetime, int], landed: Collection[datetime]
 ) -> set[datetime]:
     """The hours of the range without rows that are quiet: declared to be, or usually without many.
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HOUR, HourRange, merge_hours, parse_hour
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, layer_order
@@ -23,15 +23,16 @@ class OnGap(StrEnum):
 
     REPORT = "report"  # say what is wrong
     DRY_RUN = "dry-run"  # build the lake's hours again, and show what would change in the warehouse
-    PUBLISH = "publish"  # repair, within the contract
+    PUBLISH = "publish"  # repair, within the change limits
 
 
 @dataclass(frozen=True)
 class GapPolicy:
     """How a pipeline is watched. Hours are looked at from `look_back` before its end, or before now, up to `settle` before now.
 
-    A tick comes `every` so often and asks for at most `runs_per_tick` repairs of at most `hours_per_run` hours. `contract` is
-    as `Contract.parse` takes it. Raises SpecError for values that make no sense, UsageError for a contract that is none.
+    A tick comes `every` so often and asks for at most `runs_per_tick` repairs of at most `hours_per_run` hours. `change_limits`
+    is as `ChangeLimits.parse` takes it. Raises SpecError for values that make no sense, UsageError for change limits that is
+    none.
     """
 
     action: OnGap = OnGap.REPORT
@@ -40,14 +41,14 @@ class GapPolicy:
     every: timedelta = timedelta(minutes=1)
     hours_per_run: int = 24
     runs_per_tick: int = 1
-    contract: Mapping[str, Any] | None = None
+    change_limits: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.look_back < HOUR or self.settle < timedelta(0) or self.every < timedelta(seconds=1):
             raise SpecError("a gap policy looks back an hour or more, settles for zero or more, and ticks every second or less")
         if self.hours_per_run < 1 or self.runs_per_tick < 1:
             raise SpecError("a gap policy asks for one hour a run and one run a tick, or more")
-        Contract.parse(self.contract or {})
+        ChangeLimits.parse(self.change_limits or {})
 
     def hours(self, every: HourRange, now: datetime) -> HourRange | None:
         """Those of a pipeline's hours that are looked at now; None where there are none yet."""
@@ -177,7 +178,7 @@ def _chunks(wanted: Mapping[AssetPath, Collection[datetime]], gaps: Iterable[Gap
     names = [(name_of(gap), gap.hour) for gap in gaps]
     found = []
     for span in merge_hours(hour for hours in wanted.values() for hour in hours):
-        # A gap's blast radius may lie in several cuts of a span; each of them answers it.
+        # A gap's impact may lie in several cuts of a span; each of them answers it.
         answered = tuple(sorted(name for name, hour in names if hour in span))
         for start in range(0, len(span), most):
             first = span.start + start * HOUR

@@ -19,7 +19,7 @@ class GapKind(StrEnum):
     SHORT = "short"
     STALE = "stale"
     DRIFTED = "drifted"
-    UNHEALTHY = "unhealthy"
+    INCONSISTENT = "inconsistent"
 
 
 class Place(StrEnum):
@@ -59,7 +59,7 @@ def landing_gaps(
     hours: HourRange,
     landed: Container[datetime],
     rows: Mapping[datetime, int],
-    quiet: Container[datetime] = (),
+    expected_empty_hours: Container[datetime] = (),
     written: Mapping[datetime, Written] | None = None,
 ) -> list[Gap]:
     """Hours that have not landed, or were lost; and those that landed empty between hours with rows, unless they are quiet.
@@ -72,7 +72,7 @@ def landing_gaps(
             claim = (written or {}).get(hour)
             lost = f"; {claim.repair_id} had landed {claim.rows} rows" if claim and claim.rows else ""
             found.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, f"not landed, or lost{lost}"))
-        elif not rows.get(hour) and hour not in quiet and (beside := _neighbour(hour, rows)):
+        elif not rows.get(hour) and hour not in expected_empty_hours and (beside := _neighbour(hour, rows)):
             evidence = f"landed without rows, but {beside} rows landed in an hour next to it"
             found.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence))
     return found
@@ -157,7 +157,7 @@ def warehouse_gaps(
     for hour in hours:
         want, have, read = (found.get(hour, EMPTY) for found in (lake, net, final))
         if have != read:
-            kind, evidence = GapKind.UNHEALTHY, f"net state {have}, but FINAL {read}"
+            kind, evidence = GapKind.INCONSISTENT, f"net state {have}, but FINAL {read}"
         elif have == want or (comparable is not None and hour not in comparable):
             continue
         elif have == EMPTY:

@@ -1,4 +1,4 @@
-"""The blast radius of damaged raw events: which owning hours of which tables must be built again, and why.
+"""The impact of damaged raw events: which owning hours of which tables must be built again, and why.
 
 Damage is an interval of event time in which events are missing, wrong or too many; everything outside it is taken to be right.
 Windows give an upper bound (`Window.reached_by`). For sessions, two looks at the data narrow it to what really can change,
@@ -79,7 +79,7 @@ class Affected:
 
 
 @dataclass(frozen=True)
-class BlastRadius:
+class Impact:
     """What damage does to the tables of a pipeline, in the order of the flow."""
 
     pipeline: str
@@ -103,9 +103,9 @@ class BlastRadius:
         return tuple(found)
 
 
-def blast_radius(
+def trace_impact(
     pipeline: str, nodes: tuple[Node, ...], hours: HourRange, damage: Damage, raw: Mapping[datetime, str], look: Look
-) -> BlastRadius:
+) -> Impact:
     """Follow the damage from table to table; `nodes` are in the order of the flow, `hours` are all that the pipeline has.
 
     `raw` are the ingestion hours that must be landed again, with reasons. `look` is asked for the neighbourhood of the damage
@@ -120,7 +120,7 @@ def blast_radius(
         else:
             why = _from_derived(node, hours, found[node.reads.path].hours)
         found[node.table.path] = Affected(node, why)
-    return BlastRadius(pipeline, damage, tuple(found.values()))
+    return Impact(pipeline, damage, tuple(found.values()))
 
 
 def may_start(

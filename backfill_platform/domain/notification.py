@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class NotificationKind(StrEnum):
     """The moments at which somebody is told; one message may be about two of the last three."""
 
     STARTED = "started"
@@ -20,16 +20,16 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Message:
+class Notification:
     """One message. `facts` say the same for programs, as plain JSON values; `kinds` names the most serious first."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[NotificationKind, ...]
     pipeline: str
     subject: str
     text: str
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def without(self, secrets: Iterable[str]) -> "Message":
+    def without(self, secrets: Iterable[str]) -> "Notification":
         """The message with the given secrets, and whatever looks like one, replaced by `***`, also in its facts."""
         known = tuple(secrets)
         return replace(

@@ -122,10 +122,10 @@ def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: 
     return Plan(pipeline, hours, tuple(steps))
 
 
-def read_bounds(step: Step, origin: datetime, horizon: datetime) -> tuple[datetime, datetime]:
+def read_bounds(step: Step, origin: datetime, available_until: datetime) -> tuple[datetime, datetime]:
     """The first moment and the first end `[from, to)` that a build step reads; open keys are followed beyond `to`."""
     window = step.node.window
-    return window.read_from(step.hours, origin), next(window.edges(step.hours, horizon))
+    return window.read_from(step.hours, origin), next(window.read_ends(step.hours, available_until))
 
 
 def _explain(node: Node, hours: HourRange, promote: bool, from_branch: bool) -> str:

@@ -50,23 +50,23 @@ class Window:
         """The first moment to read, clipped at the origin: the first hour the pipeline has."""
         return max(hours.start - self.lookback, min(origin, hours.start))
 
-    def edges(self, hours: HourRange, horizon: datetime) -> Iterator[datetime]:
+    def read_ends(self, hours: HourRange, available_until: datetime) -> Iterator[datetime]:
         """The ends to read up to, one after the other, until closed: each step doubles, up to the cap or the horizon.
 
-        `horizon` is the end of what has landed: events beyond it wait until their hour lands. A fixed lookahead gives a
+        `available_until` is the end of what has landed: events beyond it wait until their hour lands. A fixed lookahead gives a
         single edge.
         """
         if isinstance(self.lookahead, timedelta):
-            yield min(hours.end + self.lookahead, horizon)
+            yield min(hours.end + self.lookahead, available_until)
             return
-        last = min(hours.end + self.lookahead.cap, horizon)
+        last = min(hours.end + self.lookahead.cap, available_until)
         step = self.lookahead.gap
-        edge = min(hours.end + step, last)
-        yield edge
-        while edge < last:
+        read_end = min(hours.end + step, last)
+        yield read_end
+        while read_end < last:
             step *= 2
-            edge = min(edge + step, last)
-            yield edge
+            read_end = min(read_end + step, last)
+            yield read_end
 
     def reached_by(self, start: datetime, end: datetime) -> HourRange:
         """The hours whose rows can depend on events in `[start, end)`, as far as the window alone can tell.
@@ -95,23 +95,23 @@ NO_MARGIN = Window()
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Hours that can be built together: their source is there without a hole up to `horizon`, and ends there."""
+class ContiguousRun:
+    """Hours that can be built together: their source is there without a hole up to `available_until`, and ends there."""
 
     hours: tuple[datetime, ...]
-    horizon: datetime
+    available_until: datetime
 
 
-def stretches(
+def contiguous_runs(
     hours: Iterable[datetime], there: Collection[datetime], window: Window, origin: datetime, end: datetime | None
-) -> tuple[list[Stretch], dict[datetime, datetime]]:
+) -> tuple[list[ContiguousRun], dict[datetime, datetime]]:
     """The hours that can be built from the source hours that are `there`, and for each other one the first hour it lacks.
 
     `origin` and `end` bound the hours that exist at all. A hole in the source is no silence: nothing is concluded across it.
     """
     present = set(there)
     run_end = {hour: run.end for run in merge_hours(present) for hour in run}
-    lacking: dict[datetime, datetime] = {}
+    missing_input: dict[datetime, datetime] = {}
     together: dict[datetime, list[datetime]] = {}
     for hour in sorted(hours):
         needed = [one for one in window.needs(hour, origin) if end is None or one < end]
@@ -119,10 +119,10 @@ def stretches(
         if missing is None:
             together.setdefault(run_end[hour], []).append(hour)
         else:
-            lacking[hour] = missing
-    return [Stretch(tuple(found), horizon) for horizon, found in together.items()], lacking
+            missing_input[hour] = missing
+    return [ContiguousRun(tuple(found), available_until) for available_until, found in together.items()], missing_input
 
 
-def followed_until(started: datetime, cap: timedelta, horizon: datetime) -> datetime:
+def followed_until(started: datetime, cap: timedelta, available_until: datetime) -> datetime:
     """The moment up to which a session is known: the cap after its owning hour, or the end of what has landed."""
-    return min(hour_of(started) + HOUR + cap, horizon)
+    return min(hour_of(started) + HOUR + cap, available_until)

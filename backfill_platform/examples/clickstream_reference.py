@@ -52,9 +52,9 @@ def _request(line: str) -> Request:
     return Request(int(client), moment, url, int(status), None if size == "-" else int(size))
 
 
-def sessions(requests: Iterable[Request], horizon: datetime) -> Iterator[tuple[object, ...]]:
+def sessions(requests: Iterable[Request], available_until: datetime) -> Iterator[tuple[object, ...]]:
     """Rows of `transformed/sessions`, in the order of its columns."""
-    for session in _sessionize(requests, horizon):
+    for session in _sessionize(requests, available_until):
         first = min(session.events, key=lambda request: (request.at, request.url))
         yield (
             _hour(session.started_at),
@@ -70,10 +70,10 @@ def sessions(requests: Iterable[Request], horizon: datetime) -> Iterator[tuple[o
         )
 
 
-def site_hourly(requests: Iterable[Request], horizon: datetime) -> Iterator[tuple[object, ...]]:
+def site_hourly(requests: Iterable[Request], available_until: datetime) -> Iterator[tuple[object, ...]]:
     """Rows of `aggregated/site_hourly`, in the order of its columns."""
     by_hour: defaultdict[datetime, list[Session[Request]]] = defaultdict(list)
-    for session in _sessionize(requests, horizon):
+    for session in _sessionize(requests, available_until):
         by_hour[_hour(session.started_at)].append(session)
     for hour, own in sorted(by_hour.items()):
         events = [event for session in own for event in session.events]
@@ -92,8 +92,10 @@ def site_hourly(requests: Iterable[Request], horizon: datetime) -> Iterator[tupl
         )
 
 
-def _sessionize(requests: Iterable[Request], horizon: datetime) -> list[Session[Request]]:
-    return sessionize(set(requests), key=lambda r: r.client, time=lambda r: r.at, gap=_GAP, cap=_CAP, horizon=horizon)
+def _sessionize(requests: Iterable[Request], available_until: datetime) -> list[Session[Request]]:
+    return sessionize(
+        set(requests), key=lambda r: r.client, time=lambda r: r.at, gap=_GAP, cap=_CAP, available_until=available_until
+    )
 
 
 def _hour(moment: datetime) -> datetime:

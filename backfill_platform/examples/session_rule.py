@@ -32,7 +32,7 @@ def sessionize(
     time: Callable[[E], datetime],
     gap: timedelta,
     cap: timedelta,
-    horizon: datetime,
+    available_until: datetime,
 ) -> list[Session[E]]:
     """All sessions of the events before the horizon, in order of key arrival and start.
 
@@ -40,7 +40,7 @@ def sessionize(
     """
     by_key: defaultdict[Hashable, list[E]] = defaultdict(list)
     for event in events:
-        if time(event) >= horizon:
+        if time(event) >= available_until:
             continue
         by_key[key(event)].append(event)
     sessions = []
@@ -49,10 +49,10 @@ def sessionize(
         group: list[E] = []
         for event in own:
             if group and time(event) - time(group[-1]) >= gap:
-                sessions.append(_close(owner, group, time, gap, cap, horizon))
+                sessions.append(_close(owner, group, time, gap, cap, available_until))
                 group = []
             group.append(event)
-        sessions.append(_close(owner, group, time, gap, cap, horizon))
+        sessions.append(_close(owner, group, time, gap, cap, available_until))
     return sessions
 
 
@@ -62,9 +62,9 @@ def _close(
     time: Callable[[E], datetime],
     gap: timedelta,
     cap: timedelta,
-    horizon: datetime,
+    available_until: datetime,
 ) -> Session[E]:
-    until = followed_until(time(group[0]), cap, horizon)
+    until = followed_until(time(group[0]), cap, available_until)
     kept = tuple(event for event in group if time(event) < until)
     ended = time(kept[-1])
     return Session(key, time(kept[0]), ended, kept, is_open=ended + gap > until)

@@ -7,59 +7,59 @@ from urllib.parse import unquote, urlsplit
 
 from backfill_platform.adapters.delivery.channel import Channel
 from backfill_platform.adapters.delivery.command import Command
-from backfill_platform.adapters.delivery.dispatcher import PATIENCE, Outbox, Patience, Watcher
+from backfill_platform.adapters.delivery.dispatcher import PATIENCE, Dispatcher, Patience, Recipient
 from backfill_platform.adapters.delivery.mail import Mail
 from backfill_platform.adapters.delivery.webhook import Webhook
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.settings import Settings, WatcherSettings
+from backfill_platform.settings import RecipientSettings, Settings
 
 _SHORTEST_SECRET = 6  # a shorter one is part of ordinary words
 _SHORTEST_TOKEN = 12  # in the path of a webhook, which has ordinary words as well
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The watchers of a pipeline that can be reached, and the names of those that cannot."""
+class Audience:
+    """The recipients of a pipeline that can be reached, and the names of those that cannot."""
 
-    watchers: tuple[Watcher, ...] = ()
+    recipients: tuple[Recipient, ...] = ()
     missing: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     patience: Patience = PATIENCE
 
     def __repr__(self) -> str:
-        return f"Watch({', '.join(watcher.name for watcher in self.watchers)})"
+        return f"Watch({', '.join(recipient.name for recipient in self.recipients)})"
 
-    def outbox(self) -> Outbox:
-        """A fresh outbox to these watchers."""
-        return Outbox(self.watchers, secrets=self.secrets, patience=self.patience)
-
-
-NOBODY = Watch()
+    def dispatcher(self) -> Dispatcher:
+        """A fresh outbox to these recipients."""
+        return Dispatcher(self.recipients, secrets=self.secrets, patience=self.patience)
 
 
-def watch_of(pipeline: Pipeline, settings: Settings, patience: Patience = PATIENCE) -> Watch:
+NOBODY = Audience()
+
+
+def audience_of(pipeline: Pipeline, settings: Settings, patience: Patience = PATIENCE) -> Audience:
     """Who is told of the repairs of the pipeline. Opens nothing."""
     found, missing = [], []
-    for name in dict.fromkeys(pipeline.watchers):
-        reached = settings.watchers.get(name)
+    for name in dict.fromkeys(pipeline.recipients):
+        reached = settings.recipients.get(name)
         if reached is None:
             missing.append(name)
         else:
-            found.append(Watcher(name, tuple(_channels(reached)), frozenset(reached.events)))
-    return Watch(tuple(found), tuple(missing), tuple(_secrets(settings)), patience)
+            found.append(Recipient(name, tuple(_channels(reached)), frozenset(reached.events)))
+    return Audience(tuple(found), tuple(missing), tuple(_secrets(settings)), patience)
 
 
-def unknown_watchers(pipeline: Pipeline, settings: Settings) -> str:
-    """One sentence about watchers that are named and not reachable; empty when there are none, or no watcher is set up at all.
+def unknown_recipients(pipeline: Pipeline, settings: Settings) -> str:
+    """One sentence about recipients that are named and not reachable; empty when there are none, or none is set up at all.
 
     A machine without any is one on which nobody wants to be told, such as a laptop.
     """
-    missing = watch_of(pipeline, settings).missing
-    if not missing or not settings.watchers:
+    missing = audience_of(pipeline, settings).missing
+    if not missing or not settings.recipients:
         return ""
     return (
-        f"pipeline {pipeline.name}: nobody is told as {', '.join(missing)}, because BACKFILL_WATCHERS has only "
-        f"{', '.join(settings.watchers)}"
+        f"pipeline {pipeline.name}: nobody is told as {', '.join(missing)}, because BACKFILL_RECIPIENTS has only "
+        f"{', '.join(settings.recipients)}"
     )
 
 
@@ -73,7 +73,7 @@ def web_address(settings: Settings) -> str:
         return ""
 
 
-def _channels(reached: WatcherSettings) -> Iterable[Channel]:
+def _channels(reached: RecipientSettings) -> Iterable[Channel]:
     if reached.webhook is not None:
         yield Webhook(reached.webhook.get_secret_value())
     if reached.email is not None:
@@ -94,15 +94,15 @@ def _channels(reached: WatcherSettings) -> Iterable[Channel]:
 def _secrets(settings: Settings) -> Iterable[str]:
     """All that no message may hold: addresses of webhooks, passwords, and URLs with credentials, as wholes and in parts."""
     found: list[str] = []
-    for watcher in settings.watchers.values():
-        if watcher.webhook is not None:
-            url = watcher.webhook.get_secret_value()
+    for recipient in settings.recipients.values():
+        if recipient.webhook is not None:
+            url = recipient.webhook.get_secret_value()
             parts = urlsplit(url)
             # Errors show it without its host, or in pieces: /services/TEAM/CHANNEL/TOKEN.
             words = [word for word in parts.path.split("/") if len(word) >= _SHORTEST_TOKEN]
             found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, *words]
-        if watcher.email is not None:
-            found.append(watcher.email.password.get_secret_value())
+        if recipient.email is not None:
+            found.append(recipient.email.password.get_secret_value())
     urls = [settings.lake_catalog_uri or "", settings.s3_endpoint_url or ""]
     if settings.clickhouse_url is not None:
         urls.append(settings.clickhouse_url.get_secret_value())

@@ -11,12 +11,12 @@ from typing import Any
 
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
-from backfill_platform.domain.notification import Kind, Message
+from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath
 from backfill_platform.domain.tables import Layer
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import HourOutcome
-from backfill_platform.repair.publish import CHANGED_COLUMNS, WITHIN_CONTRACT
+from backfill_platform.repair.publish import CHANGED_COLUMNS, WITHIN_CHANGE_LIMITS
 
 _IN_CLICKHOUSE = (DRY_RUN, WAREHOUSE)
 _MOST_HOURS = 5  # with their error
@@ -73,16 +73,16 @@ class _Change:
                 self.columns.update({str(name): int(count) for name, count in rows.rows})
 
 
-def started(asked: Asked) -> Message:
+def started(asked: Asked) -> Notification:
     """That a run begins, and over what."""
     lines = [*_why(asked), *_which(asked, asked.hours or ())]
     if asked.assets:
         lines.append(f"Will work on: {', '.join('/'.join(asset) for asset in asked.assets)}")
     lines += [*_affected(asked, [name for prefix, name in asked.assets if prefix in _IN_CLICKHOUSE]), *_links(asked)]
-    return _message((Kind.STARTED,), asked, f"{asked.what} started", lines, {})
+    return _message((NotificationKind.STARTED,), asked, f"{asked.what} started", lines, {})
 
 
-def ended(asked: Asked, outcomes: Sequence[HourOutcome], *, error: str = "", conflicts: int = 0) -> Message:
+def ended(asked: Asked, outcomes: Sequence[HourOutcome], *, error: str = "", conflicts: int = 0) -> Notification:
     """How a run ended: with an error of the whole run, with hours that failed or wait for a person, or well.
 
     `conflicts` are the rows that an undo left alone because they have changed since.
@@ -95,7 +95,9 @@ def ended(asked: Asked, outcomes: Sequence[HourOutcome], *, error: str = "", con
         if not one.error:
             changes.setdefault(one.asset, _Change()).add(one)
     questions = _questions(asked, outcomes, asking, changes, conflicts)
-    kinds = [kind for kind, is_so in ((Kind.FAILED, error or failed), (Kind.WAITING, questions)) if is_so] or [Kind.FINISHED]
+    kinds = [
+        kind for kind, is_so in ((NotificationKind.FAILED, error or failed), (NotificationKind.WAITING, questions)) if is_so
+    ] or [NotificationKind.FINISHED]
     lines = [*_why(asked), *_which(asked, asked.hours or {one.hour for one in outcomes})]
     if error:
         lines.append(f"What went wrong: {_short(error)}")
@@ -129,7 +131,7 @@ def ended(asked: Asked, outcomes: Sequence[HourOutcome], *, error: str = "", con
 
 def gaps_found(
     pipeline: Pipeline, gaps: Sequence[Gap], wanted: Mapping[AssetPath, Iterable[datetime]], page: str = ""
-) -> Message:
+) -> Notification:
     """That damaged hours were found which nothing repairs by itself: what is wrong, and what to run.
 
     `wanted` are the hours of each asset that mend them, `page` the address of the web page or empty.
@@ -175,13 +177,15 @@ def gaps_found(
         "commands": commands,
     }
     verdict = f"{_hours(len({gap.hour for gap in gaps}))} damaged, and the repair waits for you"
-    return _message((Kind.WAITING,), asked, verdict, lines, facts)
+    return _message((NotificationKind.WAITING,), asked, verdict, lines, facts)
 
 
-def trial(pipeline: Pipeline) -> Message:
+def trial(pipeline: Pipeline) -> Notification:
     """A message of every kind that says it is a test."""
-    text = f"This is a test: the watchers of {pipeline.name} are told of its repairs here. Nothing has happened."
-    return Message(tuple(Kind), pipeline.name, f"[backfill] {pipeline.name}: a test message", text, {"test": True})
+    text = f"This is a test: the recipients of {pipeline.name} are told of its repairs here. Nothing has happened."
+    return Notification(
+        tuple(NotificationKind), pipeline.name, f"[backfill] {pipeline.name}: a test message", text, {"test": True}
+    )
 
 
 def _verdict(
@@ -276,9 +280,11 @@ def _questions(
     lines = _named("Refused, nothing was written to them; you decide", asking)
     if asked.rehearses and any(change.changed for change in changes.values()):
         lines.append(f"It is for you to repair it: {_command(asked, 'run')} --reason ...")
-        outside = [one for one in outcomes if any(check.name == WITHIN_CONTRACT and not check.passed for check in one.checks)]
+        outside = [
+            one for one in outcomes if any(check.name == WITHIN_CHANGE_LIMITS and not check.passed for check in one.checks)
+        ]
         if outside:
-            lines.append(f"Outside the contract, and so a repair would refuse them: {_count(outside)}")
+            lines.append(f"Beyond the change limits, and so a repair would refuse them: {_count(outside)}")
     suspect = [one for one in outcomes if one.facts.get("views_to_rebuild")]
     for one in suspect[:_MOST_HOURS]:
         lines.append(f"Views to rebuild for {_name(one)}: {_short(str(one.facts['views_to_rebuild']))}")
@@ -317,7 +323,9 @@ def _named(what: str, outcomes: Sequence[HourOutcome]) -> list[str]:
     return [f"{what}: {_count(outcomes)}", *lines, *_more(len(outcomes) - _MOST_HOURS, "hours")]
 
 
-def _message(kinds: tuple[Kind, ...], asked: Asked, verdict: str, lines: Sequence[str], facts: dict[str, Any]) -> Message:
+def _message(
+    kinds: tuple[NotificationKind, ...], asked: Asked, verdict: str, lines: Sequence[str], facts: dict[str, Any]
+) -> Notification:
     name = asked.pipeline.name
     about = {
         "repair": asked.repair_id,
@@ -330,7 +338,7 @@ def _message(kinds: tuple[Kind, ...], asked: Asked, verdict: str, lines: Sequenc
         "owners": list(asked.pipeline.owners),
         "run_url": asked.run_url,
     }
-    return Message(kinds, name, f"[backfill] {name}: {verdict}", "\n".join(lines), {**about, **facts})
+    return Notification(kinds, name, f"[backfill] {name}: {verdict}", "\n".join(lines), {**about, **facts})
 
 
 def _ranges(ranges: Sequence[HourRange]) -> str:

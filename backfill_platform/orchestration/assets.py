@@ -32,12 +32,12 @@ from backfill_platform.orchestration.notifications import NOTHING, Notices, tell
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.presentation.metadata import column_lineage, column_schema
 from backfill_platform.orchestration.presentation.run_summary import RepairPage
-from backfill_platform.orchestration.range_concurrency import repairs_at_work, wait_for_turn
+from backfill_platform.orchestration.range_concurrency import repairs_at_work, wait_for_hours
 from backfill_platform.orchestration.run_request import REPAIR_TAG, Margins, RepairConfig, Request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.scope import with_margins
-from backfill_platform.repair.outcomes import NOTHING_WAITS, Event, HourOutcome, Listener, StepStarted
-from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CONTRACT
+from backfill_platform.repair.outcomes import NO_PENDING_APPROVAL, Event, HourOutcome, Listener, StepStarted
+from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CHANGE_LIMITS
 from backfill_platform.repair.runner import Context, Landing, run
 from backfill_platform.repair.write_audit_promote import HourAudit
 
@@ -55,7 +55,7 @@ _KINDS: dict[str, set[str]] = {
 _WAREHOUSE_CHECKS = {
     DELTA_PROVEN: "the fingerprints of the warehouse and of the delta add up to the lake's",
     MATCHES_LAKE: "after publishing, net state, FINAL and the lake have one fingerprint",
-    WITHIN_CONTRACT: "the difference stays within the contract of the repair",
+    WITHIN_CHANGE_LIMITS: "the difference stays within the change limits of the repair",
 }
 
 
@@ -87,7 +87,7 @@ def pipeline_assets(
                 notice = stack.enter_context(telling(context, notices, pipeline, hours, selected, retries=_RETRIES))
                 request = Request.from_tags(config.with_tags(context.run.tags))
                 plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected, context.run.tags))
-                wait_for_turn(context, pipeline)
+                wait_for_hours(context, pipeline)
                 session = stack.enter_context(stoppable(lambda: spark.spark_session))
                 opened = open_context(context, pipeline, connections, session, request)
                 repair = stack.enter_context(opened)
@@ -149,7 +149,7 @@ def open_context(
 ) -> Iterator[Context]:
     """What a repair in this run works with; the warehouse is opened once, when it is first needed.
 
-    Raises UsageError for a contract that cannot be used.
+    Raises UsageError for change limits that cannot be used.
     """
     name = repair_id(datetime.now(UTC), os.urandom(3))
     # Before it stages anything: by this tag others leave it alone.
@@ -174,12 +174,12 @@ def open_context(
             reason=request.reason,
             requester=request.requester,
             code_version=version("backfill-platform"),
-            contract=request.limits(),
+            change_limits=request.limits(),
             patch_days=connections.patch_days,
             landing=request.landing,
             loading=connections.loading,
-            heal=request.heal,
-            unsealed=request.unsealed,
+            rewrite_inconsistent=request.rewrite_inconsistent,
+            allow_open_hours=request.allow_open_hours,
             tenants=request.tenants,
             at_work=repairs_at_work(context),
             kafka=cluster,
@@ -236,7 +236,7 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
         by_asset = {node.table.path: names}
         if node.published:
             by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
-            by_asset[(WAREHOUSE, node.table.name)] = [*PUBLISH_CHECKS, NOTHING_WAITS]
+            by_asset[(WAREHOUSE, node.table.name)] = [*PUBLISH_CHECKS, NO_PENDING_APPROVAL]
         texts = _check_texts(pipeline, node.table.name)
         for path, checks in by_asset.items():
             specs += [

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from backfill_platform.domain.hours import partition_key
-from backfill_platform.orchestration.checks.pending_approval import Judged, attention, judged
+from backfill_platform.orchestration.checks.pending_approval import Materializations, newest_materializations, pending_approvals
 from backfill_platform.orchestration.dagster_overrides.event_log import batched
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import check_metadata, hour_metadata
@@ -28,14 +28,16 @@ def report(context: dg.AssetExecutionContext, finished: StepFinished, repair: st
     known = _materializations(context, asset, finished.outcomes)
     evaluations = [
         *_evaluations(context, asset, finished.outcomes, known),
-        *attention(context.instance, finished.step, finished.outcomes, repair, known),
+        *pending_approvals(context.instance, finished.step, finished.outcomes, repair, known),
     ]
     with batched(context.instance):
         for evaluation in evaluations:
             context.log_event(evaluation)
 
 
-def _materializations(context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]) -> Judged:
+def _materializations(
+    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome]
+) -> Materializations:
     """What the checks of each hour judge: its materialization by this run, or the last one where the hour has failed."""
     good = {partition_key(outcome.hour) for outcome in outcomes if not outcome.error}
     ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
@@ -46,11 +48,11 @@ def _materializations(context: dg.AssetExecutionContext, asset: dg.AssetKey, out
         key: JudgedMaterialization(storage_id=number, run_id=context.run.run_id, timestamp=now) for key, number in ids.items()
     }
     failed = {partition_key(outcome.hour) for outcome in outcomes if outcome.error}
-    return {**judged(context.instance, asset, failed), **own}
+    return {**newest_materializations(context.instance, asset, failed), **own}
 
 
 def _evaluations(
-    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome], known: Judged
+    context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Sequence[HourOutcome], known: Materializations
 ) -> Iterator[dg.AssetCheckEvaluation]:
     declared = {key.name for key in context.selected_asset_check_keys if key.asset_key == asset}
     for outcome in outcomes:

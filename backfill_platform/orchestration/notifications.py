@@ -1,4 +1,4 @@
-"""Telling the watchers of a pipeline what its runs do: that one starts, and how it ended, however it ends; and of gaps.
+"""Telling the recipients of a pipeline what its runs do: that one starts, and how it ended, however it ends; and of gaps.
 
 A message never fails a repair, and holds it up by no more than the patience of the outbox, once, at its end.
 """
@@ -13,13 +13,13 @@ from functools import cache
 import dagster as dg
 
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
-from backfill_platform.adapters.delivery.dispatcher import Outbox
+from backfill_platform.adapters.delivery.dispatcher import Dispatcher
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.notification import Kind, Message
+from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
 from backfill_platform.errors import BackfillError, TransientError
-from backfill_platform.notifications.recipients import NOBODY, Watch, unknown_watchers, watch_of, web_address
+from backfill_platform.notifications.recipients import NOBODY, Audience, audience_of, unknown_recipients, web_address
 from backfill_platform.notifications.summary import Asked, ended, gaps_found, started
 from backfill_platform.orchestration.run_request import REASON_TAG, REQUESTER_TAG, ROUTINE_TAG
 from backfill_platform.pipelines.spec import Pipeline
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED_SECONDS = 5.0  # whoever interrupts a run kills it soon
 _TICK_SECONDS = 10.0  # Dagster gives a tick a minute, and most of it is for looking
-_BUG = "the watchers are not told, because of a bug: {}"
+_BUG = "the recipients are not told, because of a bug: {}"
 
 Wanted = Mapping[AssetPath, Collection[datetime]]
 RunContext = dg.OpExecutionContext | dg.AssetExecutionContext
@@ -43,15 +43,15 @@ RunContext = dg.OpExecutionContext | dg.AssetExecutionContext
 class Notices:
     """Who is told of the runs of a pipeline, and where their pages are."""
 
-    watch: Watch = NOBODY
+    watch: Audience = NOBODY
     web_url: Callable[[], str] = lambda: ""
 
     @classmethod
     def of(cls, pipeline: Pipeline, settings: Settings) -> "Notices":
-        """Those of the settings. Watchers that they lack are told of in one warning for each process."""
-        if problem := unknown_watchers(pipeline, settings):
+        """Those of the settings. Recipients that they lack are told of in one warning for each process."""
+        if problem := unknown_recipients(pipeline, settings):
             _warn_once(problem)
-        return cls(watch_of(pipeline, settings), lambda: web_address(settings))
+        return cls(audience_of(pipeline, settings), lambda: web_address(settings))
 
 
 NOTHING = Notices()
@@ -63,14 +63,14 @@ class Notice:
 
     context: RunContext
     asked: Asked
-    outbox: Outbox
+    dispatcher: Dispatcher
     retries: int = 0  # of failures that may pass; only the last of them is told
     outcomes: list[HourOutcome] = field(default_factory=list)
     conflicts: int = 0
 
     @property
     def routine(self) -> bool:
-        """Whether watchers hear of the run only when something is wrong."""
+        """Whether recipients hear of the run only when something is wrong."""
         return self.context.run.tags.get(ROUTINE_TAG) == "true"
 
     def begin(self, repair: Context, assets: Sequence[AssetPath] = ()) -> None:
@@ -104,13 +104,13 @@ class Notice:
         interrupted = error is not None and not isinstance(error, Exception)
         if not (isinstance(error, TransientError) and self.context.retry_number < self.retries):
             self._post(lambda: ended(self.asked, self.outcomes, error=_words(error), conflicts=self.conflicts))
-        _close(self.outbox, self.context.log, _INTERRUPTED_SECONDS if interrupted else None)
+        _close(self.dispatcher, self.context.log, _INTERRUPTED_SECONDS if interrupted else None)
 
-    def _post(self, message: Callable[[], Message]) -> None:
+    def _post(self, message: Callable[[], Notification]) -> None:
         try:
             made = message()
-            if not (self.routine and set(made.kinds) <= {Kind.STARTED, Kind.FINISHED}):
-                self.outbox.post(made)
+            if not (self.routine and set(made.kinds) <= {NotificationKind.STARTED, NotificationKind.FINISHED}):
+                self.dispatcher.post(made)
         except Exception as error:  # noqa: BLE001  # no repair may fail because it cannot be told of
             self.context.log.warning(_BUG.format(type(error).__name__))
 
@@ -125,7 +125,7 @@ def telling(
     undoes: str = "",
     retries: int = 0,
 ) -> Iterator[Notice]:
-    """Tell the watchers of the run in this block: what it raises is told, and raised on."""
+    """Tell the recipients of the run in this block: what it raises is told, and raised on."""
     tags = context.run.tags
     page = notices.web_url()
     asked = Asked(
@@ -138,8 +138,8 @@ def telling(
         run_url=f"{page}/runs/{context.run.run_id}" if page else "",
     )
     if notices.watch.missing:
-        context.log.info(f"nobody is told as {', '.join(notices.watch.missing)}: BACKFILL_WATCHERS does not have them")
-    notice = Notice(context, asked, notices.watch.outbox(), retries)
+        context.log.info(f"nobody is told as {', '.join(notices.watch.missing)}: BACKFILL_RECIPIENTS does not have them")
+    notice = Notice(context, asked, notices.watch.dispatcher(), retries)
     try:
         yield notice
     except BaseException as error:
@@ -151,22 +151,22 @@ def telling(
 def tell_of_gaps(
     log: logging.Logger, notices: Notices, pipeline: Pipeline, gaps: Sequence[Gap], wanted: Callable[[], Wanted]
 ) -> None:
-    """Tell the watchers of gaps that nothing repairs by itself; `wanted` finds the hours that would mend them.
+    """Tell the recipients of gaps that nothing repairs by itself; `wanted` finds the hours that would mend them.
 
     Raises nothing. What is not delivered while the tick waits is tried for as long as the patience lasts.
     """
-    if not (gaps and notices.watch.watchers):
+    if not (gaps and notices.watch.recipients):
         return
-    outbox = notices.watch.outbox()
+    dispatcher = notices.watch.dispatcher()
     try:
-        outbox.post(gaps_found(pipeline, gaps, wanted(), notices.web_url()))
+        dispatcher.post(gaps_found(pipeline, gaps, wanted(), notices.web_url()))
     except Exception as error:  # noqa: BLE001  # no gap may stay unseen because it cannot be told of
         log.warning(_BUG.format(type(error).__name__))
-    _close(outbox, log, _TICK_SECONDS)
+    _close(dispatcher, log, _TICK_SECONDS)
 
 
-def _close(outbox: Outbox, log: logging.Logger, seconds: float | None) -> None:
-    for delivery in outbox.close(seconds):
+def _close(dispatcher: Dispatcher, log: logging.Logger, seconds: float | None) -> None:
+    for delivery in dispatcher.close(seconds):
         log.log(logging.WARNING if delivery.problem else logging.INFO, str(delivery))
 
 

@@ -31,9 +31,9 @@ def repair_job(pipeline: str) -> str:
     return f"{pipeline}_repair"
 
 
-def look_job_name(pipeline: str) -> str:
+def gap_evaluation_job_name(pipeline: str) -> str:
     """The name of the job that evaluates `no_gap` for a range of hours."""
-    return f"{pipeline}_look"
+    return f"{pipeline}_gap_evaluation"
 
 
 def undo_job_name(pipeline: str) -> str:
@@ -41,7 +41,7 @@ def undo_job_name(pipeline: str) -> str:
     return f"{pipeline}_undo"
 
 
-def wait_for_turn(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline: Pipeline) -> None:
+def wait_for_hours(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline: Pipeline) -> None:
     """Return when no run that started earlier is at work on an hour of this one. An undo shares all hours of its pipeline.
 
     A run that the gap sensor asked for waits for the look of the same tick, too: else it would mend what was to be shown.
@@ -104,7 +104,7 @@ def _before(context: dg.OpExecutionContext | dg.AssetExecutionContext, pipeline:
 def _shows(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str) -> bool:
     tick = mine.tags.get(_TICK_TAG)
     same = tick is not None and run.tags.get(_TICK_TAG) == tick
-    return same and run.job_name == look_job_name(pipeline) and run.status in _LAUNCHED
+    return same and run.job_name == gap_evaluation_job_name(pipeline) and run.status in _LAUNCHED
 
 
 def _shares(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str, assets: Collection[dg.AssetKey]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.plan import DRY_RUN, AssetPath
 from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import UsageError
@@ -22,10 +22,10 @@ from backfill_platform.repair.runner import Landing
 
 REASON_TAG = "backfill/reason"
 REQUESTER_TAG = "backfill/requester"
-CONTRACT_TAG = "backfill/contract"
+CHANGE_LIMITS_TAG = "backfill/change_limits"
 LANDING_TAG = "backfill/landing"
-HEAL_TAG = "backfill/heal"
-UNSEALED_TAG = "backfill/unsealed"
+REWRITE_INCONSISTENT_TAG = "backfill/rewrite_inconsistent"
+ALLOW_OPEN_HOURS_TAG = "backfill/allow_open_hours"
 TENANTS_TAG = "backfill/tenants"
 MODE_TAG = "backfill/mode"
 MARGINS_TAG = "backfill/margins"
@@ -35,12 +35,12 @@ _TAGS = (
     MODE_TAG,
     REASON_TAG,
     REQUESTER_TAG,
-    CONTRACT_TAG,
+    CHANGE_LIMITS_TAG,
     TENANTS_TAG,
     MARGINS_TAG,
     LANDING_TAG,
-    HEAL_TAG,
-    UNSEALED_TAG,
+    REWRITE_INCONSISTENT_TAG,
+    ALLOW_OPEN_HOURS_TAG,
     ROUTINE_TAG,
 )
 _OURS = (PROCESS_TAG, REPAIR_TAG)
@@ -66,17 +66,17 @@ class Margins(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """Why and for whom, what may change (as `Contract.parse` takes it), what is allowed by name, whose rows are repaired.
+    """Why and for whom, what may change (as `ChangeLimits.parse` takes it), what is allowed by name, whose rows are repaired.
 
-    A `routine` run is told to watchers only when it fails or waits for a person.
+    A `routine` run is told to recipients only when it fails or waits for a person.
     """
 
     reason: str = ""
     requester: str = "dagster"
-    contract: Any = None
+    change_limits: Any = None
     landing: Landing = Landing.SAFE
-    heal: bool = False
-    unsealed: bool = False
+    rewrite_inconsistent: bool = False
+    allow_open_hours: bool = False
     tenants: tuple[str, ...] = ()
     mode: Mode = Mode.PUBLISH
     margins: Margins = Margins.LAND
@@ -91,16 +91,16 @@ class Request:
         if unknown:
             raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(_TAGS)}")
         try:
-            contract = json.loads(tags[CONTRACT_TAG]) if CONTRACT_TAG in tags else None
+            change_limits = json.loads(tags[CHANGE_LIMITS_TAG]) if CHANGE_LIMITS_TAG in tags else None
         except ValueError as error:
-            raise UsageError(f"the tag {CONTRACT_TAG} is no JSON: {error}") from error
+            raise UsageError(f"the tag {CHANGE_LIMITS_TAG} is no JSON: {error}") from error
         request = cls(
             tags.get(REASON_TAG, ""),
             tags.get(REQUESTER_TAG, tags.get(_SENSOR, "dagster")),
-            contract,
+            change_limits,
             _choice(tags, LANDING_TAG, Landing.SAFE),
-            _flag(tags, HEAL_TAG),
-            _flag(tags, UNSEALED_TAG),
+            _flag(tags, REWRITE_INCONSISTENT_TAG),
+            _flag(tags, ALLOW_OPEN_HOURS_TAG),
             _tenants(tags),
             _choice(tags, MODE_TAG, Mode.PUBLISH),
             _choice(tags, MARGINS_TAG, Margins.LAND),
@@ -113,11 +113,15 @@ class Request:
         """The tags that `from_tags` reads as this request."""
         tags = {REASON_TAG: self.reason, REQUESTER_TAG: self.requester, LANDING_TAG: str(self.landing)}
         tags |= {MODE_TAG: str(self.mode), MARGINS_TAG: str(self.margins)}
-        if self.contract is not None:
-            tags[CONTRACT_TAG] = json.dumps(self.contract)
+        if self.change_limits is not None:
+            tags[CHANGE_LIMITS_TAG] = json.dumps(self.change_limits)
         if self.tenants:
             tags[TENANTS_TAG] = json.dumps(self.tenants)
-        flags = {HEAL_TAG: self.heal, UNSEALED_TAG: self.unsealed, ROUTINE_TAG: self.routine}
+        flags = {
+            REWRITE_INCONSISTENT_TAG: self.rewrite_inconsistent,
+            ALLOW_OPEN_HOURS_TAG: self.allow_open_hours,
+            ROUTINE_TAG: self.routine,
+        }
         return tags | {name: "true" for name, asked in flags.items() if asked}
 
     def assets(self, chosen: Collection[AssetPath], tags: Mapping[str, str]) -> tuple[AssetPath, ...]:
@@ -140,17 +144,17 @@ class Request:
             )
         return found
 
-    def limits(self) -> Contract:
-        """The contract. Raises UsageError naming what cannot be used."""
-        return Contract.parse({} if self.contract is None else self.contract)
+    def limits(self) -> ChangeLimits:
+        """The change limits. Raises UsageError naming what cannot be used."""
+        return ChangeLimits.parse({} if self.change_limits is None else self.change_limits)
 
 
 class RepairConfig(dg.Config):
     """What can be said in the launchpad; each field is the run tag of the same name, and may be left out."""
 
     mode: str | None = Field(None, description="publish (default), or dry-run: show what it would change, publish nothing")
-    reason: str | None = Field(None, description="why; kept in the ledger and sent to the watchers")
-    contract: dict[str, Any] | None = Field(
+    reason: str | None = Field(None, description="why; kept in the ledger and sent to the recipients")
+    change_limits: dict[str, Any] | None = Field(
         None, description="what may change: hours, tables, columns, tenants, max_changed_share, max_metric_change"
     )
     tenants: list[str] | None = Field(None, description="repair only rows of these tenants")
@@ -158,8 +162,8 @@ class RepairConfig(dg.Config):
         None, description="land (default): also land the raw hours around the range that it needs and lacks; none: do not"
     )
     landing: str | None = Field(None, description="raw hours that have landed: safe (default), missing or replace")
-    heal: bool | None = Field(None, description="also repair hours whose states and cancels do not match")
-    unsealed: bool | None = Field(None, description="also publish to hours that live writers may still write")
+    rewrite_inconsistent: bool | None = Field(None, description="also repair hours whose states and cancels do not match")
+    allow_open_hours: bool | None = Field(None, description="also publish to hours that live writers may still write")
 
     def with_tags(self, tags: Mapping[str, str]) -> dict[str, str]:
         """The tags of the run and those that the configuration stands for.

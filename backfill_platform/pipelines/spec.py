@@ -22,7 +22,7 @@ from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, HourRule, RowR
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
 from backfill_platform.domain.code_version import code_digest
-from backfill_platform.domain.expected_empty_hours import Quiet
+from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Node
@@ -106,10 +106,10 @@ class Pipeline:
 
     `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
     `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
-    `quiet` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks by himself.
-    `watchers` names who is told of its repairs; how they are reached is secret, and so a setting (BACKFILL_WATCHERS).
-    `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward.
-    Raises SpecError when tables do not fit together.
+    `expected_empty_hours` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks
+    by himself. `recipients` names who is told of its repairs; how they are reached is secret, and so a setting
+    (BACKFILL_RECIPIENTS). `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and returns
+    what to send onward. Raises SpecError when tables do not fit together.
     """
 
     name: str
@@ -121,15 +121,15 @@ class Pipeline:
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
     seal_after: timedelta = timedelta(hours=1)
-    quiet: tuple[Quiet, ...] = ()
+    expected_empty_hours: tuple[ExpectedEmptyHours, ...] = ()
     on_gaps: GapPolicy | None = None
-    watchers: tuple[str, ...] = ()
+    recipients: tuple[str, ...] = ()
     handlers: Mapping[str, Handler] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names: object = self.watchers
+        names: object = self.recipients
         if isinstance(names, str):  # a forgotten comma
-            raise SpecError(f"pipeline {self.name}: watchers are a tuple of names, such as ('{names}',)")
+            raise SpecError(f"pipeline {self.name}: recipients are a tuple of names, such as ('{names}',)")
         known = {self.raw.name}
         for derived in self.derived:
             if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):

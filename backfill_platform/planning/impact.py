@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
-from backfill_platform.domain.impact import BlastRadius, Damage, Neighbourhood, blast_radius, may_start
+from backfill_platform.domain.impact import Damage, Impact, Neighbourhood, may_start, trace_impact
 from backfill_platform.domain.plan import Node
 from backfill_platform.domain.tables import ColumnType, Table
 from backfill_platform.domain.windows import UntilClosed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def find_blast_radius(pipeline: Pipeline, lake: Lake, damage: Damage, now: datetime) -> BlastRadius:
+def find_impact(pipeline: Pipeline, lake: Lake, damage: Damage, now: datetime) -> Impact:
     """The hours of every table that the damage may have changed, as the lake tells. Only events outside it are believed.
 
     An hour that the interval touches and that has not landed is damaged as a whole. With tenants, each key must belong to one
@@ -49,7 +49,7 @@ def find_blast_radius(pipeline: Pipeline, lake: Lake, damage: Damage, now: datet
             _untold(lake, node.table, reached, landed),
         )
 
-    return blast_radius(pipeline.name, pipeline.nodes, hours, damage, land, look)
+    return trace_impact(pipeline.name, pipeline.nodes, hours, damage, land, look)
 
 
 def _whole_where_missing(damage: Damage, landed: set[datetime]) -> Damage:

@@ -1,6 +1,6 @@
 """The live path: hour by hour as events arrive, with the same plans and the same transforms as a repair.
 
-An ingestion hour that has just landed is taken for damage: its events were missing before. The blast radius of their event
+An ingestion hour that has just landed is taken for damage: its events were missing before. The impact of their event
 times is what has to be built, so that late events, sessions that go on and windows that look ahead need no rules of their own.
 """
 
@@ -13,9 +13,9 @@ from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of, merge_hours
 from backfill_platform.domain.impact import Affected, Damage
 from backfill_platform.domain.plan import DRY_RUN, Plan
-from backfill_platform.domain.windows import UntilClosed, stretches
+from backfill_platform.domain.windows import UntilClosed, contiguous_runs
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.planning.impact import find_blast_radius
+from backfill_platform.planning.impact import find_impact
 
 
 def next_hour(pipeline: Pipeline, lake: Lake, start: datetime | None, now: datetime) -> datetime | None:
@@ -38,20 +38,20 @@ def plans_after(pipeline: Pipeline, lake: Lake, hour: datetime, now: datetime) -
     raw, landed = pipeline.raw.table, lake.built_hours(pipeline.raw.table)
     # An event from the future is used when its own hour lands.
     changed = {one for one in _event_hours(pipeline, lake, hour) if pipeline.start <= one <= max(landed)} | {hour}
-    radii = [find_blast_radius(pipeline, lake, Damage(one.start, one.end), now) for one in apart(pipeline, changed)]
+    impacts = [find_impact(pipeline, lake, Damage(one.start, one.end), now) for one in apart(pipeline, changed)]
     there = {table.path: landed if table == raw else lake.built_hours(table) for table in pipeline.tables}
     tables = []
     for node in pipeline.nodes:
         why: dict[datetime, str] = {}
         if node.reads is not None:
-            for radius in radii:
-                why |= next(dict(one.why) for one in radius.tables if one.node == node)
-            _, lacking = stretches(why, there[node.reads.path], node.window, pipeline.start, pipeline.end)
-            why = {one: reason for one, reason in why.items() if one not in lacking}
+            for impact in impacts:
+                why |= next(dict(one.why) for one in impact.tables if one.node == node)
+            _, missing_input = contiguous_runs(why, there[node.reads.path], node.window, pipeline.start, pipeline.end)
+            why = {one: reason for one, reason in why.items() if one not in missing_input}
             there[node.table.path] |= set(why)
         tables.append(Affected(node, why))
     chosen = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN]
-    return replace(radii[0], tables=tuple(tables)).plans(chosen)
+    return replace(impacts[0], tables=tuple(tables)).plans(chosen)
 
 
 def _event_hours(pipeline: Pipeline, lake: Lake, hour: datetime) -> set[datetime]:

@@ -17,7 +17,7 @@ from backfill_platform.adapters.clickhouse.schema import schema_hash
 from backfill_platform.adapters.clickhouse.state.ledger import PUBLISHING, Ledger, LedgerEntry, Repair
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import MAIN
-from backfill_platform.domain.change_limits import ANYTHING
+from backfill_platform.domain.change_limits import NO_LIMITS
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.plan import Action, Plan, Step
 from backfill_platform.domain.tables import Table
@@ -32,7 +32,7 @@ _SHOWN = 10
 
 def begin(plan: Plan, context: Context) -> None:
     """Note what is asked for."""
-    contract = "" if context.contract == ANYTHING else json.dumps(asdict(context.contract), default=_plain)
+    change_limits = "" if context.change_limits == NO_LIMITS else json.dumps(asdict(context.change_limits), default=_plain)
     context.ledger.begin(
         Repair(
             context.repair_id,
@@ -42,7 +42,7 @@ def begin(plan: Plan, context: Context) -> None:
             tuple("/".join(step.asset) for step in plan.steps),
             context.reason,
             context.requester,
-            contract,
+            change_limits,
             context.code_version,
             context.clock(),
         )
@@ -91,7 +91,7 @@ def check_claims(warehouse: Warehouse, table: Table, net: Mapping[datetime, Fing
     return told
 
 
-class Book:
+class AuditLog:
     """The ledger's pages of one attempt at one target."""
 
     def __init__(self, context: Context, staging: Staging, step: Step | None, started: datetime) -> None:
@@ -111,11 +111,11 @@ class Book:
             for hour, attempt in unfinished.items()
         }
 
-    def unhealed_views(self, results: Iterable[HourPublish]) -> dict[datetime, str]:
-        """For hours that were healed: the views that have counted what is gone now."""
+    def views_to_rebuild(self, results: Iterable[HourPublish]) -> dict[datetime, str]:
+        """For hours whose partition was rewritten: the views that have counted what is gone now."""
         views = ", ".join(self._staging.target.views)
-        text = f"{views} did not see the partition of this hour being healed: rebuild them for it"
-        return {result.hour: text for result in results if views and result.ailment and result.status is Status.PUBLISHED}
+        text = f"{views} did not see the partition of this hour being rewritten: rebuild them for it"
+        return {result.hour: text for result in results if views and result.inconsistency and result.status is Status.PUBLISHED}
 
     def before_inserts(self, prepared: Prepared) -> Callable[[str], None]:
         """A listener that notes hours as publishing just before the first insert, where views read the target."""
@@ -156,7 +156,7 @@ class Book:
                     # With tenants, what is desired is not what the files hold: the others' rows are the warehouse's own.
                     input_digest="" if tenants else input_digest(found),
                     snapshot_id=snapshot,
-                    note="; ".join(filter(None, (whose, result.ailment, (notes or {}).get(result.hour, "")))),
+                    note="; ".join(filter(None, (whose, result.inconsistency, (notes or {}).get(result.hour, "")))),
                 )
             )
         self._ledger.append(entries)
@@ -180,13 +180,13 @@ class Book:
             hour=result.hour,
             mode="undo" if self._step is None else str(self._step.action),
             status=status,
-            before=result.pre,
-            desired=result.want,
-            after=result.post,
+            before=result.before,
+            desired=result.desired,
+            after=result.after,
             cancels=result.cancels,
             states=result.states,
             untouched=result.untouched,
-            rows_staged=result.want.rows,
+            rows_staged=result.desired.rows,
             publish_mode=str(self._staging.target.mode),
             reason="; ".join(filter(None, (self._context.reason, result.reason))),
             started_at=self._started,

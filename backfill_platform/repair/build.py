@@ -20,7 +20,7 @@ from backfill_platform.adapters.spark.sessions import micros
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Step, in_words
 from backfill_platform.domain.tables import Table
-from backfill_platform.domain.windows import Stretch, UntilClosed
+from backfill_platform.domain.windows import ContiguousRun, UntilClosed
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 from backfill_platform.repair.outcomes import Fact, Rows
 from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
@@ -62,7 +62,7 @@ class Built:
         closures = [read.closure for read in self.reads if read.closure.open_at]
         if closures:
             facts |= {
-                "sessions_cut_at_first_edge": sum(closure.cut_at_first_edge for closure in closures),
+                "sessions_cut_at_first_read_end": sum(closure.cut_at_first_read_end for closure in closures),
                 "margin_hours": max(closure.margin for closure in closures) / timedelta(hours=1),
                 "open_at_end": sum(closure.still_open for closure in closures),
                 "stopped_at": ", ".join(sorted({closure.limit or "all closed" for closure in closures})),
@@ -75,7 +75,7 @@ def build(
     lake: Lake,
     pipeline: Pipeline,
     step: Step,
-    parts: Sequence[Stretch],
+    parts: Sequence[ContiguousRun],
     repair: str,
     tenants: Collection[str] = (),
 ) -> Built:
@@ -94,7 +94,7 @@ def build(
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
     reads, frames = [], []
-    once: list[tuple[Stretch, Deduplicated]] = []
+    once: list[tuple[ContiguousRun, Deduplicated]] = []
     for part in parts:
         read = read_range(
             spark,
@@ -104,13 +104,13 @@ def build(
             hours=HourRange.covering(part.hours),
             window=declared.window,
             origin=pipeline.start,
-            horizon=part.horizon if from_raw else _END_OF_TIME,
+            available_until=part.available_until if from_raw else _END_OF_TIME,
         )
         events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours)
         if deduplicated is not None:
             once.append((part, deduplicated))
         built = owned(declared.build(events), table.hour, part.hours)
-        frames.append(_with_is_open(built, ahead, part.horizon) if isinstance(ahead, UntilClosed) else built)
+        frames.append(_with_is_open(built, ahead, part.available_until) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
     measures: dict[str, Column] = {}
     if isinstance(ahead, UntilClosed):
@@ -161,10 +161,10 @@ def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None) -> Hou
     return audit.having_read(read, deduplicated=read - kept, miscount=miscount)
 
 
-def _with_is_open(rows: DataFrame, ahead: UntilClosed, horizon: datetime) -> DataFrame:
+def _with_is_open(rows: DataFrame, ahead: UntilClosed, available_until: datetime) -> DataFrame:
     """Flag the sessions that may go on: silence was not seen before their cap or the end of what has landed."""
     cap = F.unix_micros(F.date_trunc("hour", ahead.started)) + int((ahead.cap.total_seconds() + 3600) * 1_000_000)
-    until = F.least(cap, F.unix_micros(F.lit(horizon)))
+    until = F.least(cap, F.unix_micros(F.lit(available_until)))
     return rows.withColumn("is_open", micros(F.col(ahead.ended)) + int(ahead.gap.total_seconds() * 1_000_000) > until)
 
 

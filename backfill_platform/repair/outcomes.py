@@ -11,7 +11,7 @@ Fact = int | float | str | bool
 
 # Checks of hours that hold nothing back: what the detector finds, and what waits for a person.
 NO_GAP = "no_gap"
-NOTHING_WAITS = "nothing_waits"
+NO_PENDING_APPROVAL = "no_pending_approval"
 
 OFFSETS = "offsets"  # the fact of a landed hour that holds the offsets of a topic it was made from
 

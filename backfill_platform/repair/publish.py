@@ -15,13 +15,13 @@ from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.schema import create_target
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import MAIN, quarantine_of
-from backfill_platform.domain.change_limits import Contract, HourChange
+from backfill_platform.domain.change_limits import ChangeLimits, HourChange
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, format_hour
 from backfill_platform.domain.plan import Action, Step
 from backfill_platform.domain.tables import Table
-from backfill_platform.errors import BackfillError, ContractViolation, UnhealthyHour, UnsealedHour
-from backfill_platform.repair.audit_log import Book
+from backfill_platform.errors import BackfillError, ChangeLimitsExceeded, InconsistentHour, OpenHour
+from backfill_platform.repair.audit_log import AuditLog
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 DELTA_PROVEN = "delta_proven"
 MATCHES_LAKE = "matches_lake"
-WITHIN_CONTRACT = "within_contract"
+WITHIN_CHANGE_LIMITS = "within_change_limits"
 CHANGED_COLUMNS = "changed columns"
-DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CONTRACT)
-PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CONTRACT)
+DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CHANGE_LIMITS)
+PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CHANGE_LIMITS)
 DIFFERENCES = ("rows_changed", "rows_only_in_warehouse", "rows_only_in_lake")  # facts of an hour; others say nothing differs
 
-# What a person may allow: by another contract, by waiting or `--unsealed`, by `--heal`.
-REFUSALS = (ContractViolation, UnsealedHour, UnhealthyHour)
+# What a person may allow: by other change limits, by waiting or `--allow-open-hours`, by `--rewrite-inconsistent`.
+REFUSALS = (ChangeLimitsExceeded, OpenHour, InconsistentHour)
 
 StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
 
@@ -64,21 +64,23 @@ def publish_step(
 
     def refuse(prepared: Prepared) -> Mapping[datetime, BackfillError]:
         objections.clear()
-        objections.update(_objections(context.contract, table, prepared))
-        return {**_unsealed(prepared, context), **objections}
+        objections.update(_objections(context.change_limits, table, prepared))
+        return {**_open_hours(prepared, context), **objections}
 
-    with Staging(warehouse, table, context.repair_id, hours, exclusive=publishes, heals=context.heal) as staging:
+    with Staging(
+        warehouse, table, context.repair_id, hours, exclusive=publishes, rewrites_partitions=context.rewrite_inconsistent
+    ) as staging:
         staging.load_files([file.uri for file in files], expected, context.loading)
         if whose:
             staging.keep_others(whose)
-        prepared = prepare(staging, hours, since=since, heal=context.heal)
+        prepared = prepare(staging, hours, since=since, rewrite_inconsistent=context.rewrite_inconsistent)
         others = others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
-        book = Book(context, staging, step, started)
+        audit_log = AuditLog(context, staging, step, started)
         suspect: Mapping[datetime, str] = {}
         if publishes:
-            suspect = book.suspect_views(hours)
-            results = publish(prepared, refuse=refuse, on_step=book.before_inserts(prepared))
-            suspect = {**suspect, **book.unhealed_views(results)}
+            suspect = audit_log.suspect_views(hours)
+            results = publish(prepared, refuse=refuse, on_step=audit_log.before_inserts(prepared))
+            suspect = {**suspect, **audit_log.views_to_rebuild(results)}
             others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
         else:
             refuse(prepared)
@@ -87,8 +89,8 @@ def publish_step(
             staging.keep()
     if publishes:
         drop_patches(warehouse, table, older_than_days=context.patch_days)
-    book.close(results, files, _quarantined(step, context, hours), suspect)
-    history = book.history(hours) if publishes else {}
+    audit_log.close(results, files, _quarantined(step, context, hours), suspect)
+    history = audit_log.history(hours) if publishes else {}
     untouched = {
         hour: {"other_tenants_before": str(others[hour]), "other_tenants_after": str(others_now[hour])} for hour in others
     }
@@ -107,41 +109,41 @@ def publish_step(
     return outcomes, {"published_by": staging.target.why, **_totals(results)}
 
 
-def _unsealed(prepared: Prepared, context: Context) -> dict[datetime, BackfillError]:
-    """The hours that live writers may still write, and those that share a partition to be healed with such hours."""
-    if context.unsealed:
+def _open_hours(prepared: Prepared, context: Context) -> dict[datetime, BackfillError]:
+    """The hours that live writers may still write, and those that share a partition to be rewritten with such hours."""
+    if context.allow_open_hours:
         return {}
     table, after = prepared.staging.table, context.pipeline.seal_after
     found: dict[datetime, BackfillError] = {}
     for hour, result in prepared.hours.items():
-        end = HOUR + (table.partition_hours([hour])[-1] if result.ailment else hour)
+        end = HOUR + (table.partition_hours([hour])[-1] if result.inconsistency else hour)
         if end + after > context.clock():
-            found[hour] = UnsealedHour(
+            found[hour] = OpenHour(
                 f"{table} {format_hour(hour)}: others may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a repair must "
-                "not race with them; repair it then, or ask for unsealed hours (--unsealed) if nobody writes them"
+                "not race with them; repair it then, or ask for unsealed hours (--allow-open-hours) if nobody writes them"
             )
     return found
 
 
-def _objections(contract: Contract, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
-    """The hours whose difference leaves the contract, with what broke it."""
+def _objections(change_limits: ChangeLimits, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
+    """The hours whose difference exceeds the change limits, with what broke it."""
     found: dict[datetime, BackfillError] = {}
     foreign: dict[datetime, tuple[int, str]] | None = None
-    if contract.tenants is not None and table.tenant:
-        foreign = foreign_tenants(prepared.staging, contract.tenants)
+    if change_limits.tenants is not None and table.tenant:
+        foreign = foreign_tenants(prepared.staging, change_limits.tenants)
     for hour, diff in prepared.diffs.items():
         if diff.differs:
             change = HourChange(
                 str(table),
                 hour,
-                stored=prepared.hours[hour].pre.rows,
+                stored=prepared.hours[hour].before.rows,
                 cancelled=diff.changed + diff.only_there,
                 columns=frozenset(changed.column for changed in diff.columns),
                 totals={effect.column: (effect.before, effect.after) for effect in diff.effects},
                 foreign=None if foreign is None else foreign.get(hour, (0, "")),
             )
-            if objections := contract.objections(change):
-                found[hour] = ContractViolation(f"outside the contract: {'; '.join(objections)}")
+            if objections := change_limits.objections(change):
+                found[hour] = ChangeLimitsExceeded(f"beyond the change limits: {'; '.join(objections)}")
     return found
 
 
@@ -163,19 +165,19 @@ def _outcome(
     diff = prepared.diffs.get(result.hour)
     facts: dict[str, Fact] = {
         "status": str(result.status),
-        "dagster/row_count": result.want.rows,
-        "rows": result.want.rows,
+        "dagster/row_count": result.desired.rows,
+        "rows": result.desired.rows,
         "cancels": result.cancels,
         "states": result.states,
         "untouched": result.untouched,
-        "fingerprint_before": str(result.pre),
-        "fingerprint_desired": str(result.want),
+        "fingerprint_before": str(result.before),
+        "fingerprint_desired": str(result.desired),
         **others,
     }
-    if result.post is not None and step.action is Action.PUBLISH:
-        facts["fingerprint_after"] = str(result.post)
-    if result.ailment:
-        facts["healed"] = result.ailment
+    if result.after is not None and step.action is Action.PUBLISH:
+        facts["fingerprint_after"] = str(result.after)
+    if result.inconsistency:
+        facts["rewritten"] = result.inconsistency
     if suspect:
         facts["views_to_rebuild"] = suspect
     if diff is not None:
@@ -184,23 +186,23 @@ def _outcome(
     good = result.status not in (Status.REFUSED, Status.UNVERIFIED)
     if step.action is Action.PUBLISH:
         text = "net state, FINAL and the lake have one fingerprint"
-        check = CheckResult(MATCHES_LAKE, good and result.post == result.want, True, text, _prints(result))
+        check = CheckResult(MATCHES_LAKE, good and result.after == result.desired, True, text, _prints(result))
     else:
         text = "the fingerprints of the warehouse and of the delta add up to the lake's"
         check = CheckResult(DELTA_PROVEN, good, True, text, _prints(result))
-    contract = CheckResult(
-        WITHIN_CONTRACT,
+    change_limits = CheckResult(
+        WITHIN_CHANGE_LIMITS,
         objection is None,
         blocking=True,
-        description=str(objection or "the difference stays within the contract of the repair"),
+        description=str(objection or "the difference stays within the change limits of the repair"),
     )
     tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
     asks = isinstance(result.error, REFUSALS)
-    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, contract), (*tables, *history), asks=asks)
+    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, change_limits), (*tables, *history), asks=asks)
 
 
 def _prints(result: HourPublish) -> dict[str, Fact]:
-    named: dict[str, Fingerprint | None] = {"before": result.pre, "desired": result.want, "after": result.post}
+    named: dict[str, Fingerprint | None] = {"before": result.before, "desired": result.desired, "after": result.after}
     return {name: str(value) for name, value in named.items() if value is not None}
 
 

@@ -22,13 +22,13 @@ from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import MAIN, Lake, quarantine_of
 from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
 from backfill_platform.adapters.kafka.topic import KafkaTopic
-from backfill_platform.domain.change_limits import ANYTHING, Contract
+from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
 from backfill_platform.domain.offsets import Spans, encode
 from backfill_platform.domain.plan import Action, AssetPath, Plan, Step
 from backfill_platform.domain.tables import Table
-from backfill_platform.domain.windows import stretches
+from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.errors import UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit_log import begin, lake_step
@@ -65,10 +65,10 @@ class Landing(StrEnum):
 class Context:
     """What a repair works with and on whose behalf. Spark is opened when a step first needs it.
 
-    `heal` rewrites partitions of unhealthy hours, `unsealed` publishes to hours that live writers may still write. With
-    `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake and in the warehouse.
-    `at_work` names the other repairs that may be under way, on other hours. `kafka` opens the cluster of pipelines that read a
-    topic; `replayed` has them read what was replayed instead of what is live.
+    `rewrite_inconsistent` rewrites partitions of inconsistent hours, `allow_open_hours` publishes to hours that live writers
+    may still write. With `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake
+    and in the warehouse. `at_work` names the other repairs that may be under way, on other hours. `kafka` opens the cluster of
+    pipelines that read a topic; `replayed` has them read what was replayed instead of what is live.
     """
 
     pipeline: Pipeline
@@ -80,12 +80,12 @@ class Context:
     reason: str
     requester: str
     code_version: str
-    contract: Contract = ANYTHING
+    change_limits: ChangeLimits = NO_LIMITS
     patch_days: int = 30
     landing: Landing = Landing.SAFE
     loading: Loading = Loading.PULL
-    heal: bool = False
-    unsealed: bool = False
+    rewrite_inconsistent: bool = False
+    allow_open_hours: bool = False
     tenants: tuple[str, ...] = ()
     at_work: Callable[[], Collection[str]] = tuple
     kafka: OpenCluster = no_cluster
@@ -118,8 +118,10 @@ def run(plan: Plan, context: Context) -> Iterator[Event]:
     """
     lake, pipeline = context.lake, context.pipeline
     pipeline.check_tenants(context.tenants)
-    if context.tenants and context.heal:
-        raise UsageError("healing writes the rows of everybody anew: heal without tenants, then repair the tenants")
+    if context.tenants and context.rewrite_inconsistent:
+        raise UsageError(
+            "rewriting inconsistent partitions concerns the rows of all tenants: do it without tenants, then repair the tenants"
+        )
     failed: dict[AssetPath, dict[datetime, HourOutcome]] = {}
     for table in pipeline.tables:
         for kept in (table, quarantine_of(table)):
@@ -238,8 +240,8 @@ def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
     near = [] if step.from_branch else context.lake.files(source, step.node.window.around(step.hours))
     gone = _hours_of(near, context.lake.gone(near))
     hours = [hour for hour in step.hours if hour not in alone]
-    parts, lacking = stretches(hours, there - set(bad) - gone, step.node.window, pipeline.start, pipeline.end)
-    for hour, at in lacking.items():
+    parts, missing_input = contiguous_runs(hours, there - set(bad) - gone, step.node.window, pipeline.start, pipeline.end)
+    for hour, at in missing_input.items():
         if at in bad:
             outcomes.append(_waiting(step, hour, source, bad[at]))
         elif at in gone:

@@ -11,7 +11,7 @@ from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.errors import PreconditionError, UsageError
-from backfill_platform.repair.audit_log import Book
+from backfill_platform.repair.audit_log import AuditLog
 from backfill_platform.repair.runner import Context
 
 
@@ -62,10 +62,10 @@ def undo(context: Context, repair: str, hours: HourRange | None = None, tenant: 
         found = undoable(warehouse, table, repair, patches[table.name], tenant)
         with Staging(warehouse, table, context.repair_id, patches[table.name]) as staging:
             load_undone(staging, repair, patches[table.name], tenant)
-            book = Book(context, staging, None, started)
+            audit_log = AuditLog(context, staging, None, started)
             prepared = prepare(staging, patches[table.name], since=since)
-            results = publish(prepared, on_step=book.before_inserts(prepared))
-        book.close(results)
+            results = publish(prepared, on_step=audit_log.before_inserts(prepared))
+        audit_log.close(results)
         yield Undone(str(table), found, results)
 
 

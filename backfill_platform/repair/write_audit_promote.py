@@ -19,7 +19,7 @@ from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import spark_schema
-from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, Sifted
+from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
 from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.domain.tables import Table
@@ -148,15 +148,15 @@ def write_and_audit(
     What is judged are the files that were written. Raises CheckFailed when a row has no hour.
     """
     spark, schema, rejects = marked.sparkSession, spark_schema(table), quarantine_of(table)
-    with Sifted(marked, table.hour, payload) as sifted:
-        files = _write(sifted.good.select(*table.column_names), lake, table, hours, repair, sort_by)
+    with RejectSplit(marked, table.hour, payload) as split:
+        files = _write(split.good.select(*table.column_names), lake, table, hours, repair, sort_by)
         uris = [uri for written in files.values() for uri in written]
         stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
-        judged = judge(sifted, stored, table, rules, measures)
+        judged = judge(split, stored, table, rules, measures)
         lake.stage(table, repair, hours, files)
         reason = F.concat_ws("; ", FAILED).alias("reason")
         set_aside = {}
-        if (rejected := sifted.rejects()) is not None:
+        if (rejected := split.rejects()) is not None:
             rows = rejected.select(F.timestamp_seconds(EPOCH).alias(rejects.hour), reason, PAYLOAD)
             set_aside = _write(rows, lake, rejects, hours, repair, ())
         lake.stage(rejects, repair, hours, set_aside)
@@ -191,7 +191,7 @@ def _write(
 
 
 def judge(
-    sifted: Sifted, good: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]
+    split: RejectSplit, good: DataFrame, table: Table, rules: Rules, measures: Mapping[str, Column]
 ) -> dict[datetime, HourAudit]:
     """Counts, failures with samples, hour rules and measures of each hour.
 
@@ -204,14 +204,14 @@ def judge(
     aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
     by_hour = good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(F.count("*").alias("rows"), *aggregates)
     verdicts = {_utc(row): row for row in by_hour.collect()}
-    rejects = rejects_by_hour(sifted.rejects())
+    rejects = rejects_by_hour(split.rejects())
     counts = Counter({hour: row["rows"] for hour, row in verdicts.items()})
     counts.update({hour: of_hour.rows for hour, of_hour in rejects.items()})
-    if counts.total() != sifted.rows:
-        counts, homeless = sifted.count_anew()
+    if counts.total() != split.rows:
+        counts, homeless = split.count_anew()
         if homeless:
             raise CheckFailed(f"{table}: {homeless} rows have no {table.hour}; nothing was published")
-        rejects = rejects_by_hour(sifted.rejects())
+        rejects = rejects_by_hour(split.rejects())
     audits = {}
     for hour, computed in counts.items():
         found, failed = verdicts.get(hour), rejects[hour]

@@ -12,12 +12,12 @@ from backfill_platform.adapters.clickhouse.state.receipts import Receipts
 
 REPLAY = "replay"
 DRAIN = "drain"
-REPLAY_COUNTS = "replay_counts"  # the check of raw tables
+DELIVERY_COUNTS = "delivery_counts"  # the check of raw tables
 _ALL = 1_000_000
 
 
 @dataclass(frozen=True)
-class HopCounts:
+class DeliveryCounts:
     """An hour of a replay at its three points.
 
     Messages that no replay has sent have no first two counts; what no drain has looked at has no third.
@@ -41,7 +41,7 @@ class HopCounts:
         return f"{self.selected} selected, {self.acknowledged} acknowledged, {persisted}"
 
 
-def hops_of_drain(receipts: Receipts, ledger: Ledger, name: str, topic: str) -> tuple[HopCounts, ...]:
+def delivery_counts_of_drain(receipts: Receipts, ledger: Ledger, name: str, topic: str) -> tuple[DeliveryCounts, ...]:
     """The counts of each replay and hour that a drain has found in the topic; hours of these replays that it lacks, too."""
     persisted = {(repair, hour): n for (repair, of, hour), n in receipts.count(name).items() if of == topic}
     replays = {repair for repair, _ in persisted if repair}
@@ -53,21 +53,21 @@ def hops_of_drain(receipts: Receipts, ledger: Ledger, name: str, topic: str) -> 
     for replay, hour in sorted(persisted.keys() | sent.keys()):
         known = sent.get((replay, hour))
         selected, acknowledged = (None, None) if known is None else (known.rows_read, known.rows_kept)
-        found.append(HopCounts(replay, hour, selected, acknowledged, persisted.get((replay, hour), 0)))
+        found.append(DeliveryCounts(replay, hour, selected, acknowledged, persisted.get((replay, hour), 0)))
     return tuple(found)
 
 
-def newest_hops(ledger: Ledger, pipeline: str, hours: Collection[datetime]) -> dict[datetime, HopCounts]:
+def newest_delivery_counts(ledger: Ledger, pipeline: str, hours: Collection[datetime]) -> dict[datetime, DeliveryCounts]:
     """The counts of the newest replay of each hour, with what the newest drain found of it; other hours are absent."""
     entries = ledger.read(pipeline=pipeline, hours=hours, modes=[REPLAY, DRAIN], limit=_ALL)  # the newest first
     drained: dict[tuple[str, str, datetime], int | None] = {}
     for entry in entries:
         if entry.mode == DRAIN:
             drained.setdefault((entry.target, entry.repair_id, entry.hour), entry.rows_kept)
-    found: dict[datetime, HopCounts] = {}
+    found: dict[datetime, DeliveryCounts] = {}
     for entry in entries:
         if entry.mode == REPLAY:
             persisted = drained.get((entry.target, entry.repair_id, entry.hour))
-            hops = HopCounts(entry.repair_id, entry.hour, entry.rows_read, entry.rows_kept, persisted)
-            found.setdefault(entry.hour, hops)
+            counts = DeliveryCounts(entry.repair_id, entry.hour, entry.rows_read, entry.rows_kept, persisted)
+            found.setdefault(entry.hour, counts)
     return found

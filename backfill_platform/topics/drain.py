@@ -17,7 +17,7 @@ from backfill_platform.adapters.kafka.sender import HOUR_HEADER, REPLAY_HEADER
 from backfill_platform.domain.hours import format_hour, hour_of, parse_hour
 from backfill_platform.errors import CheckFailed, UsageError
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.topics.delivery_counts import DRAIN, HopCounts, hops_of_drain
+from backfill_platform.topics.delivery_counts import DRAIN, DeliveryCounts, delivery_counts_of_drain
 
 PERSIST = "persist"
 _SHOWN = 5
@@ -28,7 +28,7 @@ class DrainReport:
     """What this drain did, and what all drains of its name have by hour."""
 
     drained: Drained
-    hours: tuple[HopCounts, ...]
+    hours: tuple[DeliveryCounts, ...]
 
 
 def handler_of(pipeline: Pipeline, name: str) -> Handler:
@@ -68,7 +68,7 @@ def drain_topic(
         receipts.add([_receipt(name, message, payload=handler == PERSIST) for message in messages])
 
     drained = drain(cluster, topic, name, handle, keep, tell=tell)
-    hours = hops_of_drain(receipts, ledger, name, topic)
+    hours = delivery_counts_of_drain(receipts, ledger, name, topic)
     ledger.append(
         LedgerEntry(
             repair_id=one.replay or name,

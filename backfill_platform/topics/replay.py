@@ -24,7 +24,7 @@ from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import RangeRead, read_range
 from backfill_platform.domain.hours import HourRange, format_hour, hour_after, parse_hour
 from backfill_platform.domain.plan import in_words
-from backfill_platform.domain.windows import UntilClosed, Window, stretches
+from backfill_platform.domain.windows import UntilClosed, Window, contiguous_runs
 from backfill_platform.errors import PreconditionError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.topics.delivery_counts import REPLAY
@@ -160,9 +160,9 @@ def _read(asked: Replay, pipeline: Pipeline, spark: SparkSession, lake: Lake) ->
     raw = pipeline.raw
     landed = lake.built_hours(raw.table)
     window, hours = _window(pipeline, asked.hours) if asked.margins else (Window(), asked.hours)
-    parts, lacking = stretches(hours, landed, window, pipeline.start, pipeline.end)
-    if lacking:
-        hour, missing = min(lacking.items())
+    parts, missing_input = contiguous_runs(hours, landed, window, pipeline.start, pipeline.end)
+    if missing_input:
+        hour, missing = min(missing_input.items())
         raise PreconditionError(
             f"{format_hour(hour)} of {pipeline.name} needs {raw.table} of {format_hour(missing)}, which the lake lacks; "
             "land it first, so that the replay is whole"
@@ -179,7 +179,7 @@ def _read(asked: Replay, pipeline: Pipeline, spark: SparkSession, lake: Lake) ->
         hours=hours,
         window=window,
         origin=pipeline.start,
-        horizon=parts[-1].horizon,
+        available_until=parts[-1].available_until,
     )
 
 

@@ -184,7 +184,7 @@ def test_the_run_is_summed_up_hour_by_hour(
     page: "Page", keep: Keep, stack: Stack, sound: Launched, expected: dict[str, Expected]
 ) -> None:
     page.goto(f"{stack.url}/assets/transformed/sessions?view=events")
-    page.get_by_text("sessions_cut_at_first_edge").wait_for()
+    page.get_by_text("sessions_cut_at_first_read_end").wait_for()
     table = page.locator("table table", has_text="verdict")
     keep("10 the run of a range")
     headers, *rows = [line.locator("th, td").all_inner_texts() for line in table.locator("tr").all()]

@@ -82,7 +82,7 @@ def test_the_replayed_topic_gives_the_sessions_of_the_live_one(tmp_path: Path, b
     assert live.run("drain", "visits_live", "--name", "count")
     backfill = App(tmp_path / "backfill", broker, topic, BACKFILL_SOURCE="backfill")
     backfill.run("live", "visits_live", "--once")
-    edges = [one for one in of_hours(wanted, REPLAYED) if one[2] >= REPLAYED[-1] + HOUR]
-    assert edges, "no session is open at the end of what was replayed"
+    read_ends = [one for one in of_hours(wanted, REPLAYED) if one[2] >= REPLAYED[-1] + HOUR]
+    assert read_ends, "no session is open at the end of what was replayed"
     assert of_hours(backfill.sessions(), REPLAYED) == of_hours(wanted, REPLAYED)
     assert backfill.sessions() != wanted, "it has read the live topic"

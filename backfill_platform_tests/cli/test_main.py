@@ -32,7 +32,7 @@ def backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backfill:
 
 def test_help_names_every_command_and_is_quick(backfill: Backfill) -> None:
     text = backfill("--help").output
-    for name in ("up", "demo", "plan", "dry-run", "run", "check", "live", "verify", "gaps", "ledger", "watchers"):
+    for name in ("up", "demo", "plan", "dry-run", "run", "check", "live", "verify", "gaps", "ledger", "recipients"):
         assert f"\n  {name} " in text
     code = (
         "import sys; import backfill_platform.cli.main; "

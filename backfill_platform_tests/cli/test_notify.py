@@ -1,4 +1,4 @@
-"""`backfill watchers`: who is told of a pipeline's repairs, and a test message for each of them."""
+"""`backfill recipients`: who is told of a pipeline's repairs, and a test message for each of them."""
 
 import json
 import sys
@@ -16,22 +16,22 @@ from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook
 
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
-    """A pipeline `watched` with two watchers that can be reached."""
+    """A pipeline `watched` with two recipients that can be reached."""
     module = """
         from dataclasses import replace
         from backfill_platform.examples import clickstream
-        pipeline = replace(clickstream.pipeline, name="watched", watchers=("web-team", "pager"))
+        pipeline = replace(clickstream.pipeline, name="watched", recipients=("web-team", "pager"))
     """
     (tmp_path / "watched_pipeline.py").write_text(dedent(module))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("BACKFILL_PIPELINES", '["watched_pipeline", "backfill_platform.examples.clickstream"]')
     with hook_server() as found:
-        watchers = {
+        recipients = {
             "web-team": {"webhook": f"{found.url}/services/{TOKEN}"},
             "pager": {"command": appends_to(tmp_path / "told"), "events": ["failed"]},
         }
-        monkeypatch.setenv("BACKFILL_WATCHERS", json.dumps(watchers))
+        monkeypatch.setenv("BACKFILL_RECIPIENTS", json.dumps(recipients))
         yield found
     sys.modules.pop("watched_pipeline", None)
 
@@ -41,9 +41,9 @@ def backfill(*arguments: str) -> Result:
 
 
 def test_a_test_message_reaches_everybody_whatever_they_want_to_hear_of(hook: Hook, tmp_path: Path) -> None:
-    result = backfill("watchers", "watched", "--test", "--output", "json")
+    result = backfill("recipients", "watched", "--test", "--output", "json")
     assert result.exit_code == 0, result.output
-    assert [(one["watcher"], one["channel"], one["test"]) for one in json.loads(result.stdout)] == [
+    assert [(one["recipient"], one["channel"], one["test"]) for one in json.loads(result.stdout)] == [
         ("web-team", "webhook", "told"),
         ("pager", "command", "told"),
     ]
@@ -52,7 +52,7 @@ def test_a_test_message_reaches_everybody_whatever_they_want_to_hear_of(hook: Ho
 
 
 def test_without_test_nobody_is_bothered(hook: Hook) -> None:
-    result = backfill("watchers", "watched")
+    result = backfill("recipients", "watched")
     assert result.exit_code == 0, result.output
     assert "failed, finished, waiting" in result.stdout
     assert hook.requests == []
@@ -60,27 +60,27 @@ def test_without_test_nobody_is_bothered(hook: Hook) -> None:
 
 def test_who_is_not_reached_is_named_with_the_reason_and_without_the_address(hook: Hook) -> None:
     hook.answers = [Answer(410)]
-    result = backfill("watchers", "watched", "--test")
+    result = backfill("recipients", "watched", "--test")
     assert result.exit_code == 1
     assert "the webhook answered 410" in " ".join(result.stdout.split())
     assert "xoxSecretPath" not in result.output
 
 
-def test_a_watcher_that_is_nowhere_set_up_is_named(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BACKFILL_WATCHERS", "{}")
-    result = backfill("watchers", "watched")
+def test_a_recipient_that_is_nowhere_set_up_is_named(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_RECIPIENTS", "{}")
+    result = backfill("recipients", "watched")
     assert result.exit_code == 1
-    assert "is not in BACKFILL_WATCHERS" in " ".join(result.stdout.split())
+    assert "is not in BACKFILL_RECIPIENTS" in " ".join(result.stdout.split())
 
 
-def test_a_pipeline_without_watchers_says_so(hook: Hook) -> None:
-    result = backfill("watchers", "clickstream", "--test")
-    assert (result.exit_code, "names no watchers" in result.stdout) == (0, True)
+def test_a_pipeline_without_recipients_says_so(hook: Hook) -> None:
+    result = backfill("recipients", "clickstream", "--test")
+    assert (result.exit_code, "names no recipients" in result.stdout) == (0, True)
 
 
 def test_wrong_use_ends_with_2(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert backfill("watchers", "nobody").exit_code == 2
-    monkeypatch.setenv("BACKFILL_WATCHERS", '{"web-team": {}}')
-    result = backfill("watchers", "watched")
+    assert backfill("recipients", "nobody").exit_code == 2
+    monkeypatch.setenv("BACKFILL_RECIPIENTS", '{"web-team": {}}')
+    result = backfill("recipients", "watched")
     assert result.exit_code == 2
-    assert "BACKFILL_WATCHERS web-team: a watcher needs" in result.stderr
+    assert "BACKFILL_RECIPIENTS web-team: a recipient needs" in result.stderr

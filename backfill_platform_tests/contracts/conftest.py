@@ -1,4 +1,4 @@
-"""Clients for the contract of a warehouse server."""
+"""Clients for the change limits of a warehouse server."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""The table that the contract of a warehouse server is tested with."""
+"""The table that the change limits of a warehouse server is tested with."""
 
 from collections import Counter
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.detection.survey import Survey, survey
-from backfill_platform.domain.expected_empty_hours import Quiet
+from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gaps import Gap, GapKind, Place
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.uris import local_path, local_uri
@@ -109,7 +109,7 @@ def spoilt(
     sql(f"ALTER TABLE {stored} UPDATE bytes = bytes + 1 WHERE client_id = 3 AND {changed}")
     # A cancel without its state; states that are there twice are healthy again after a merge.
     lone = f"SELECT {columns.replace('client_id', 'client_id + 2000')}, -1 FROM {stored} FINAL WHERE client_id = 4"
-    sql(f"INSERT INTO {stored} {lone} AND {where(expect(copy, month.take(), GapKind.UNHEALTHY))}")
+    sql(f"INSERT INTO {stored} {lone} AND {where(expect(copy, month.take(), GapKind.INCONSISTENT))}")
     changed = where(expect(f"warehouse/{hourly.name}", month.take(), GapKind.DRIFTED))
     sql(f"ALTER TABLE aggregated.{hourly.name} UPDATE errors = 1, error_rate = 0.5 WHERE {changed}")
     # Rows and their cancels that no merge has brought together yet are no damage.
@@ -151,7 +151,7 @@ def test_the_tenants_whose_rows_differ_are_named(spoilt: tuple[World, set[tuple[
         if gap.table == f"warehouse/{world.sessions}":
             by_kind.setdefault(gap.kind, set()).add(gap.tenants)
     assert by_kind[GapKind.DRIFTED] == {("3",)}
-    assert by_kind[GapKind.UNHEALTHY] == {("2004",)}
+    assert by_kind[GapKind.INCONSISTENT] == {("2004",)}
     assert by_kind[GapKind.SHORT] == {("0", "1", "2", "3", "4"), ("6",)}
 
 
@@ -215,10 +215,10 @@ def test_hours_that_other_code_has_built_are_stale(small: World) -> None:
 
 def test_an_hour_declared_quiet_may_be_empty(small: World) -> None:
     arrive(small, 2, [])
-    small.run(small.everything, landing=Landing.REPLACE, unsealed=True)
+    small.run(small.everything, landing=Landing.REPLACE, allow_open_hours=True)
     raw = str(small.pipeline.raw.table)
     assert [(gap.table, gap.hour) for gap in look(small).gaps if gap.kind is GapKind.MISSING] == [(raw, hour(2))]
-    small.pipeline = replace(small.pipeline, quiet=(Quiet(hour(2).hour, hour(3).hour),))
+    small.pipeline = replace(small.pipeline, expected_empty_hours=(ExpectedEmptyHours(hour(2).hour, hour(3).hour),))
     assert look(small).gaps == ()
 
 

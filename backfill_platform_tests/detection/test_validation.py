@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.spark.checks import RowRule
 from backfill_platform.detection.validation import Checked, Verdict, check
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.uris import local_path
 from backfill_platform.examples.clickstream import Sessions
@@ -20,7 +20,7 @@ from backfill_platform.orchestration.assets import check_specs
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.topics.delivery_counts import REPLAY_COUNTS
+from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.world import World, with_rule
 
@@ -43,11 +43,13 @@ def world(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", wareh
     world.drop()
 
 
-def checked(world: World, pipeline: Pipeline | None = None, contract: Contract | None = None) -> dict[tuple[str, str], Checked]:
+def checked(
+    world: World, pipeline: Pipeline | None = None, change_limits: ChangeLimits | None = None
+) -> dict[tuple[str, str], Checked]:
     context = world.context(pipeline)
-    found = check(context if contract is None else replace(context, contract=contract), SPAN)
+    found = check(context if change_limits is None else replace(context, change_limits=change_limits), SPAN)
     # Other tests may have replayed these hours: the ledger is shared, and so is the name of this pipeline.
-    return {("/".join(one.asset), one.check): one for one in found if one.check != REPLAY_COUNTS}
+    return {("/".join(one.asset), one.check): one for one in found if one.check != DELIVERY_COUNTS}
 
 
 def verdicts(found: dict[tuple[str, str], Checked], wanted: Verdict) -> dict[tuple[str, str], list[int]]:
@@ -63,8 +65,8 @@ def test_every_check_that_dagster_shows_is_evaluated_for_every_hour(world: World
     partitions = shared_partitions([world.pipeline])
     declared = [*check_specs(world.pipeline, partitions), *gap_checks(world.pipeline, partitions).check_specs]
     names = {(spec.asset_key.to_user_string(), spec.name) for spec in declared}
-    # A contract is held against a difference, which the dry run makes.
-    assert names - set(found) == {(f"warehouse/{table.name}", "within_contract") for table in world.pipeline.published}
+    # Change limits is held against a difference, which the dry run makes.
+    assert names - set(found) == {(f"warehouse/{table.name}", "within_change_limits") for table in world.pipeline.published}
     assert set(found) <= names
     assert all(list(one.hours) == list(SPAN) for one in found.values())
     assert verdicts(found, Verdict.FAILED) == verdicts(found, Verdict.SKIPPED) == {}
@@ -80,11 +82,11 @@ def test_nothing_is_changed_by_checking(world: World) -> None:
 def test_an_altered_warehouse_hour_fails_what_looks_at_it(world: World) -> None:
     world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(2))
     copy = f"warehouse/{world.sessions}"
-    failed = {(copy, "matches_lake"): [2], (copy, "nothing_waits"): [2], (copy, "no_gap"): [2]}
+    failed = {(copy, "matches_lake"): [2], (copy, "no_pending_approval"): [2], (copy, "no_gap"): [2]}
     try:
         assert verdicts(checked(world), Verdict.FAILED) == failed
-        limited = checked(world, contract=Contract(columns=frozenset({"errors"})))
-        dry_run = (f"dry_run/{world.sessions}", "within_contract")
+        limited = checked(world, change_limits=ChangeLimits(columns=frozenset({"errors"})))
+        dry_run = (f"dry_run/{world.sessions}", "within_change_limits")
         assert verdicts(limited, Verdict.FAILED) == {**failed, dry_run: [2]}
     finally:
         world.run([("warehouse", world.sessions)])

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill_platform.domain.change_limits import Contract, HourChange
+from backfill_platform.domain.change_limits import ChangeLimits, HourChange
 from backfill_platform.domain.hours import HourRange, parse_hour
 from backfill_platform.errors import UsageError
 
@@ -10,29 +10,33 @@ HOUR = parse_hour("1998-04-30T22")
 CHANGE = HourChange("transformed/sessions", HOUR, 100, 20, frozenset({"bytes"}), {"bytes": (1000, 1500)})
 
 
-def test_the_default_contract_allows_everything() -> None:
-    assert Contract().objections(CHANGE) == ()
+def test_the_default_change_limits_allows_everything() -> None:
+    assert ChangeLimits().objections(CHANGE) == ()
 
 
 @pytest.mark.parametrize(
     ("allows", "refuses", "says"),
     [
         (
-            Contract(hours=HourRange.parse("1998-04-30T22", "1998-04-30T23")),
-            Contract(hours=HourRange.parse("1998-04-30T23", "1998-05-01T00")),
-            "not within the contract's hours",
+            ChangeLimits(hours=HourRange.parse("1998-04-30T22", "1998-04-30T23")),
+            ChangeLimits(hours=HourRange.parse("1998-04-30T23", "1998-05-01T00")),
+            "not within the change limits's hours",
         ),
         (
-            Contract(tables=frozenset({CHANGE.table})),
-            Contract(tables=frozenset({"a/b"})),
-            "not one of the contract's tables a/b",
+            ChangeLimits(tables=frozenset({CHANGE.table})),
+            ChangeLimits(tables=frozenset({"a/b"})),
+            "not one of the limits' tables a/b",
         ),
-        (Contract(columns=frozenset({"bytes"})), Contract(columns=frozenset()), "bytes would change, the contract allows none"),
-        (Contract(max_changed_share=0.2), Contract(max_changed_share=0.19), "20 of 100 stored rows"),
-        (Contract(max_metric_change={"bytes": 0.5}), Contract(max_metric_change={"bytes": 0.49}), "from 1000 to 1500"),
+        (
+            ChangeLimits(columns=frozenset({"bytes"})),
+            ChangeLimits(columns=frozenset()),
+            "bytes would change, the change limits allow none",
+        ),
+        (ChangeLimits(max_changed_share=0.2), ChangeLimits(max_changed_share=0.19), "20 of 100 stored rows"),
+        (ChangeLimits(max_metric_change={"bytes": 0.5}), ChangeLimits(max_metric_change={"bytes": 0.49}), "from 1000 to 1500"),
     ],
 )
-def test_each_limit_allows_up_to_itself_and_says_what_broke_it(allows: Contract, refuses: Contract, says: str) -> None:
+def test_each_limit_allows_up_to_itself_and_says_what_broke_it(allows: ChangeLimits, refuses: ChangeLimits, says: str) -> None:
     assert allows.objections(CHANGE) == ()
     (objection,) = refuses.objections(CHANGE)
     assert says in objection
@@ -40,10 +44,10 @@ def test_each_limit_allows_up_to_itself_and_says_what_broke_it(allows: Contract,
 
 def test_filling_an_empty_hour_breaks_no_limit_of_share_or_metric() -> None:
     empty = replace(CHANGE, stored=0, cancelled=0, columns=frozenset(), totals={"bytes": (0, 1500)})
-    assert Contract(max_changed_share=0, max_metric_change={"bytes": 0}).objections(empty) == ()
+    assert ChangeLimits(max_changed_share=0, max_metric_change={"bytes": 0}).objections(empty) == ()
 
 
-def test_a_contract_is_read_from_a_mapping() -> None:
+def test_change_limits_is_read_from_a_mapping() -> None:
     given = {
         "hours": {"from": "1998-04-30T22", "to": "1998-04-30T23"},
         "tables": ["transformed/sessions"],
@@ -52,7 +56,7 @@ def test_a_contract_is_read_from_a_mapping() -> None:
         "max_changed_share": 1,
         "max_metric_change": {"bytes": 0.5},
     }
-    assert Contract.parse(given) == Contract(
+    assert ChangeLimits.parse(given) == ChangeLimits(
         HourRange.parse("1998-04-30T22", "1998-04-30T23"),
         frozenset({"transformed/sessions"}),
         frozenset(),
@@ -60,34 +64,34 @@ def test_a_contract_is_read_from_a_mapping() -> None:
         1.0,
         {"bytes": 0.5},
     )
-    assert Contract.parse({}) == Contract()
+    assert ChangeLimits.parse({}) == ChangeLimits()
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["bytes"], "a contract is a mapping"),
+        (["bytes"], "change limits is a mapping"),
         ({"max_share": 0.1}, "no max_share; it has hours, tables"),
         ({"max_changed_share": 20}, "from 0 to 1, not 20"),
         ({"max_changed_share": True}, "from 0 to 1, not True"),
         ({"max_metric_change": {"bytes": "half"}}, "maps columns to numbers"),
         ({"hours": "1998-04-30T22"}, "{from: HOUR, to: HOUR}"),
         ({"hours": {"from": "yesterday", "to": "today"}}, "'yesterday' is not an hour"),
-        ({"tables": "transformed/sessions"}, "tables of a contract is a list"),
+        ({"tables": "transformed/sessions"}, "tables of change limits is a list"),
     ],
 )
-def test_what_is_no_contract_is_refused_with_the_reason(given: object, says: str) -> None:
+def test_what_is_no_change_limits_is_refused_with_the_reason(given: object, says: str) -> None:
     with pytest.raises(UsageError) as error:
-        Contract.parse(given)
+        ChangeLimits.parse(given)
     assert says in str(error.value)
 
 
-def test_rows_of_other_tenants_leave_a_contract_of_tenants() -> None:
-    contract = Contract.parse({"tenants": ["ada"]})
+def test_rows_of_other_tenants_leave_change_limits_of_tenants() -> None:
+    change_limits = ChangeLimits.parse({"tenants": ["ada"]})
     change = HourChange("transformed/sessions", HOUR, stored=10, cancelled=1)
-    assert contract.objections(replace(change, foreign=(0, ""))) == ()
-    assert contract.objections(replace(change, foreign=(2, "bob"))) == (
+    assert change_limits.objections(replace(change, foreign=(0, ""))) == ()
+    assert change_limits.objections(replace(change, foreign=(2, "bob"))) == (
         "2 rows of other tenants would be written, such as 'bob'",
     )
-    assert "cannot be told apart by tenant" in contract.objections(change)[0]
-    assert Contract().objections(replace(change, foreign=(2, "bob"))) == ()
+    assert "cannot be told apart by tenant" in change_limits.objections(change)[0]
+    assert ChangeLimits().objections(replace(change, foreign=(2, "bob"))) == ()

@@ -108,7 +108,7 @@ def test_a_policy_may_only_report_or_only_rehearse() -> None:
     assert rehearsed.requests[0].assets == (("dry_run", "sessions"),)
 
 
-def test_a_blast_radius_beyond_the_gap_is_part_of_its_repair() -> None:
+def test_a_impact_beyond_the_gap_is_part_of_its_repair() -> None:
     wanted: dict[AssetPath, set[datetime]] = {
         ("raw", "clicks"): {gap(5).hour},
         ("transformed", "sessions"): {gap(1).hour, gap(5).hour},
@@ -140,8 +140,8 @@ def test_a_policy_that_makes_no_sense_is_refused() -> None:
     for wrong in ({"hours_per_run": 0}, {"runs_per_tick": 0}, {"look_back": timedelta(0)}):
         with pytest.raises(SpecError):
             GapPolicy(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="a contract has no hour"):
-        GapPolicy(contract={"hour": 1})
+    with pytest.raises(UsageError, match="change limits has no hour"):
+        GapPolicy(change_limits={"hour": 1})
 
 
 @given(

@@ -40,7 +40,7 @@ def test_hours_that_have_not_landed_are_missing_wherever_they_lie() -> None:
 def test_an_hour_that_landed_empty_is_missing_between_hours_with_rows_unless_it_is_quiet() -> None:
     rows = dict.fromkeys(at(0, 1, 4, 5), 100)
     assert [gap.hour for gap in landing_gaps("raw", HOURS, set(HOURS), rows)] == at(2, 3)
-    assert [gap.hour for gap in landing_gaps("raw", HOURS, set(HOURS), rows, quiet=set(at(2)))] == at(3)
+    assert [gap.hour for gap in landing_gaps("raw", HOURS, set(HOURS), rows, expected_empty_hours=set(at(2)))] == at(3)
     far = {hour - timedelta(days=2): 100 for hour in HOURS}
     assert landing_gaps("raw", HOURS, set(HOURS), far) == []
 
@@ -76,7 +76,9 @@ def test_warehouse_hours_are_judged_by_fingerprint_not_by_count() -> None:
     net = {T0: fine, T0 + 1 * HOUR: other, T0 + 2 * HOUR: Fingerprint(3, 9), T0 + 4 * HOUR: fine}
     final = {**net, T0 + 4 * HOUR: other}
     gaps = {gap.hour: gap.kind for gap in warehouse_gaps("t", HOURS, lake, net, final)}
-    assert gaps == dict(zip(at(1, 2, 3, 4), [GapKind.DRIFTED, GapKind.SHORT, GapKind.MISSING, GapKind.UNHEALTHY], strict=True))
+    assert gaps == dict(
+        zip(at(1, 2, 3, 4), [GapKind.DRIFTED, GapKind.SHORT, GapKind.MISSING, GapKind.INCONSISTENT], strict=True)
+    )
 
 
 def test_rows_that_the_lake_does_not_have_are_drift() -> None:
@@ -87,4 +89,4 @@ def test_rows_that_the_lake_does_not_have_are_drift() -> None:
 def test_hours_that_the_lake_has_lost_are_only_judged_for_their_health() -> None:
     net = {T0: Fingerprint(5, 1), T0 + HOUR: Fingerprint(5, 1)}
     final = {**net, T0 + HOUR: Fingerprint(4, 1)}
-    assert [gap.kind for gap in warehouse_gaps("t", HOURS, {}, net, final, comparable=set())] == [GapKind.UNHEALTHY]
+    assert [gap.kind for gap in warehouse_gaps("t", HOURS, {}, net, final, comparable=set())] == [GapKind.INCONSISTENT]

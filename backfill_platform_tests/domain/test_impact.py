@@ -1,4 +1,4 @@
-"""The blast radius against the pure references: whatever happens within the damage, no hour outside it changes."""
+"""The impact against the pure references: whatever happens within the damage, no hour outside it changes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
-from backfill_platform.domain.impact import BlastRadius, Damage, Neighbourhood, blast_radius, may_start
+from backfill_platform.domain.impact import Damage, Impact, Neighbourhood, may_start, trace_impact
 from backfill_platform.domain.plan import Action, Node
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
@@ -46,7 +46,7 @@ def nodes(window: Window, above: Window = NO_MARGIN) -> tuple[Node, ...]:
     return (RAW, table, Node(Table(Layer.AGGREGATED, "hourly", COLUMNS), table.table, above, published=True))
 
 
-def radius(clicks: Iterable[Click], window: Window, damage: Damage, above: Window = NO_MARGIN) -> BlastRadius:
+def impact(clicks: Iterable[Click], window: Window, damage: Damage, above: Window = NO_MARGIN) -> Impact:
     """As the platform looks it up in the lake, from the rows that the reference makes of the same events."""
     known = [click for click in clicks if click.at < HOURS.end]
     outside = [click for click in known if not damage.start <= click.at < damage.end]
@@ -68,11 +68,11 @@ def radius(clicks: Iterable[Click], window: Window, damage: Damage, above: Windo
         return Neighbourhood(reaching, may_start(before, after, damage, ahead.gap))
 
     raw = dict.fromkeys(damage.hours, "damaged")
-    return blast_radius("clicks", nodes(window, above), HOURS, damage, raw, look)
+    return trace_impact("clicks", nodes(window, above), HOURS, damage, raw, look)
 
 
 def sessions(clicks: Iterable[Click], cap: timedelta) -> list[Session[Click]]:
-    return sessionize(clicks, key=lambda c: c.key, time=lambda c: c.at, gap=GAP, cap=cap, horizon=HOURS.end)
+    return sessionize(clicks, key=lambda c: c.key, time=lambda c: c.at, gap=GAP, cap=cap, available_until=HOURS.end)
 
 
 def differing(one: Iterable[tuple[Any, ...]], other: Iterable[tuple[Any, ...]]) -> set[datetime]:
@@ -138,7 +138,7 @@ def test_sessions_change_nowhere_else_and_can_change_everywhere_in_it(data: st.D
     clicks, cap = data.draw(streams()), timedelta(minutes=cap_minutes)
     damage = data.draw(damages(clicks))
     window = Window(GAP, UntilClosed("key", GAP, cap))
-    found = set(radius(clicks, window, damage).tables[1].hours)
+    found = set(impact(clicks, window, damage).tables[1].hours)
     now = session_rows(clicks, cap)
 
     # Sound: events are removed, changed and added at random; the set is the same whichever side it is computed from.
@@ -146,7 +146,7 @@ def test_sessions_change_nowhere_else_and_can_change_everywhere_in_it(data: st.D
     other = [c for c in clicks if not damage.start <= c.at < damage.end or c in kept] + data.draw(inside(damage))
     changed = differing(now, session_rows(other, cap))
     assert changed <= found
-    assert set(radius(other, window, damage).tables[1].hours) == found
+    assert set(impact(other, window, damage).tables[1].hours) == found
     event(f"hours more than this damage changed: {len(found - changed)}")
 
     # Exact: for each hour of the set there is damage that changes it.
@@ -177,7 +177,7 @@ def test_rows_with_fixed_margins_change_nowhere_else(
 ) -> None:
     clicks = data.draw(streams())
     damage = data.draw(damages(clicks))
-    found = set(radius(clicks, window, damage).tables[1].hours)
+    found = set(impact(clicks, window, damage).tables[1].hours)
     outside, _, _ = worst(clicks, damage)
     for variant in (outside, outside + data.draw(inside(damage))):
         changed = differing(rows(clicks), rows(variant))
@@ -200,7 +200,7 @@ def click(key: int, text: str) -> Click:
     return Click(key, (at(text) - hour(0)) // timedelta(minutes=1))
 
 
-def hours_of(found: BlastRadius, number: int) -> list[str]:
+def hours_of(found: Impact, number: int) -> list[str]:
     return [f"{one:%H}" for one in found.tables[number].hours]
 
 
@@ -213,7 +213,7 @@ def test_the_hours_are_those_of_the_visits_that_come_near_contiguous_or_not() ->
     everyone = [*long_visit, *gone_by_then, *at_exactly_the_gap, *back_within_the_gap, *back_too_late]
     damage = Damage(at("05:20"), at("05:50"))
     window = Window(GAP, UntilClosed("key", GAP))
-    found = radius(everyone, window, damage)
+    found = impact(everyone, window, damage)
     assert hours_of(found, 0) == ["05"]
     assert hours_of(found, 1) == hours_of(found, 2) == ["01", "05", "06"]
     assert found.tables[1].why[at("01:00")] == "1 sessions begin here and reach the interval, or end less than 30 min before it"
@@ -221,13 +221,13 @@ def test_the_hours_are_those_of_the_visits_that_come_near_contiguous_or_not() ->
     assert "1 sessions begin here less than 30 min after" in found.tables[1].why[at("06:00")]
     assert found.tables[2].why[at("01:00")] == "computed from transformed/visits of 1998-05-01T01"
     # The visit is over when its last event is exactly a gap away, and the one who comes back at exactly the gap starts anew.
-    assert hours_of(radius(everyone, window, Damage(at("05:30"), at("05:40"))), 1) == ["05"]
+    assert hours_of(impact(everyone, window, Damage(at("05:30"), at("05:40"))), 1) == ["05"]
 
 
 def test_the_plans_run_range_by_range_sources_first() -> None:
     window = Window(GAP, UntilClosed("key", GAP))
     visit = [click(1, text) for text in ("03:10", "03:35", "04:00", "04:25", "04:50")]
-    found = radius(visit, window, Damage(at("05:10"), at("05:20")))
+    found = impact(visit, window, Damage(at("05:10"), at("05:20")))
     plans = found.plans()
     assert [(str(plan.hours), [str(step.action) for step in plan.steps]) for plan in plans] == [
         ("[1998-05-01T05, 1998-05-01T06)", ["land"]),
@@ -241,7 +241,7 @@ def test_the_plans_run_range_by_range_sources_first() -> None:
 
 
 def test_a_derived_table_that_looks_around_spreads_the_damage_further() -> None:
-    found = radius([], Window(lookback=HOUR), Damage(at("02:10"), at("02:20")), above=Window(lookback=HOUR, lookahead=HOUR))
+    found = impact([], Window(lookback=HOUR), Damage(at("02:10"), at("02:20")), above=Window(lookback=HOUR, lookahead=HOUR))
     assert (hours_of(found, 1), hours_of(found, 2)) == (["02", "03"], ["01", "02", "03", "04"])
     assert found.tables[2].why[at("01:00")] == "its window reaches transformed/visits of 1998-05-01T02"
 

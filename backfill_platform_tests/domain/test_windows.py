@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.windows import Stretch, UntilClosed, Window, stretches
+from backfill_platform.domain.windows import ContiguousRun, UntilClosed, Window, contiguous_runs
 from backfill_platform.errors import SpecError
 
 ORIGIN = datetime(1998, 4, 30, 22, tzinfo=UTC)
@@ -21,23 +21,23 @@ def test_lookback_is_clipped_at_the_origin() -> None:
 
 def test_reading_ahead_doubles_its_step_up_to_the_cap() -> None:
     window = Window(lookahead=UntilClosed(key="k", gap=GAP, cap=timedelta(hours=3)))
-    margins = [edge - RANGE.end for edge in window.edges(RANGE, ORIGIN + 100 * HOUR)]
+    margins = [read_end - RANGE.end for read_end in window.read_ends(RANGE, ORIGIN + 100 * HOUR)]
     assert margins == [GAP, 3 * GAP, timedelta(hours=3)]
 
 
 def test_reading_ahead_stops_at_what_has_landed() -> None:
     window = Window(lookahead=UntilClosed(key="k", gap=GAP, cap=timedelta(hours=24)))
-    assert list(window.edges(RANGE, RANGE.end)) == [RANGE.end]
-    assert list(window.edges(RANGE, RANGE.end + 2 * GAP))[-1] == RANGE.end + 2 * GAP
+    assert list(window.read_ends(RANGE, RANGE.end)) == [RANGE.end]
+    assert list(window.read_ends(RANGE, RANGE.end + 2 * GAP))[-1] == RANGE.end + 2 * GAP
 
 
 @given(st.integers(1, 200), st.integers(0, 400))
 def test_edges_grow_and_end_at_the_cap_or_the_horizon(cap_minutes: int, landed_minutes: int) -> None:
     ahead = UntilClosed(key="k", gap=timedelta(minutes=1), cap=timedelta(minutes=cap_minutes))
-    horizon = RANGE.end + timedelta(minutes=landed_minutes)
-    edges = list(Window(lookahead=ahead).edges(RANGE, horizon))
-    assert edges == sorted(set(edges))
-    assert edges[-1] == min(RANGE.end + ahead.cap, horizon)
+    available_until = RANGE.end + timedelta(minutes=landed_minutes)
+    read_ends = list(Window(lookahead=ahead).read_ends(RANGE, available_until))
+    assert read_ends == sorted(set(read_ends))
+    assert read_ends[-1] == min(RANGE.end + ahead.cap, available_until)
 
 
 def test_an_hour_needs_the_hours_of_its_fixed_margins() -> None:
@@ -53,22 +53,22 @@ def test_nothing_is_built_across_a_hole_in_the_source() -> None:
     window = Window(lookback=GAP, lookahead=UntilClosed(key="k", gap=GAP))
     hours = [ORIGIN + n * HOUR for n in range(8)]
     there = {hour for n, hour in enumerate(hours) if n not in (3, 7)}
-    parts, lacking = stretches(hours, there, window, ORIGIN, None)
-    assert parts == [Stretch(tuple(hours[:3]), hours[3]), Stretch((hours[5], hours[6]), hours[7])]
-    assert lacking == {hours[3]: hours[3], hours[4]: hours[3], hours[7]: hours[7]}
+    parts, missing_input = contiguous_runs(hours, there, window, ORIGIN, None)
+    assert parts == [ContiguousRun(tuple(hours[:3]), hours[3]), ContiguousRun((hours[5], hours[6]), hours[7])]
+    assert missing_input == {hours[3]: hours[3], hours[4]: hours[3], hours[7]: hours[7]}
 
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
 def test_each_hour_is_built_once_or_named_with_what_it_lacks(asked: set[int], there: set[int]) -> None:
     hours, present = ({ORIGIN + n * HOUR for n in chosen} for chosen in (asked, there))
     window = Window(lookback=GAP, lookahead=timedelta(minutes=90))
-    parts, lacking = stretches(hours, present, window, ORIGIN, ORIGIN + 13 * HOUR)
+    parts, missing_input = contiguous_runs(hours, present, window, ORIGIN, ORIGIN + 13 * HOUR)
     built = [hour for part in parts for hour in part.hours]
-    assert sorted([*built, *lacking]) == sorted(hours)
-    assert not set(lacking.values()) & present
+    assert sorted([*built, *missing_input]) == sorted(hours)
+    assert not set(missing_input.values()) & present
     for part in parts:
-        assert part.horizon not in present
-        assert set(HourRange(part.hours[0], part.horizon)) <= present
+        assert part.available_until not in present
+        assert set(HourRange(part.hours[0], part.available_until)) <= present
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.notification import Kind
+from backfill_platform.domain.notification import NotificationKind
 from backfill_platform.domain.plan import AssetPath
 from backfill_platform.examples import clickstream
 from backfill_platform.notifications.summary import Asked, ended, started
@@ -38,7 +38,7 @@ def bad(number: int, error: str = "failed a check", asset: AssetPath = SESSIONS,
 
 def test_the_start_says_why_which_hours_and_whose_tables() -> None:
     message = started(replace(REPAIR, tenants=("17505", "9")))
-    assert message.kinds == (Kind.STARTED,)
+    assert message.kinds == (NotificationKind.STARTED,)
     assert message.subject == "[backfill] clickstream: repair started"
     assert message.text.splitlines() == [
         "What was wrong: a broker was down (asked by ada)",
@@ -62,7 +62,7 @@ def test_the_end_says_what_changed_and_how_to_take_it_back() -> None:
         done(HOURLY, 0, 0, 0, 1),
     ]
     message = ended(REPAIR, outcomes)
-    assert message.kinds == (Kind.FINISHED,)
+    assert message.kinds == (NotificationKind.FINISHED,)
     assert message.subject == "[backfill] clickstream: repair finished, 2 hours changed in ClickHouse"
     assert message.text.splitlines()[2:] == [
         "What changed:",
@@ -90,7 +90,7 @@ def test_tables_that_are_computed_from_what_changed_are_named_when_they_are_left
 def test_hours_that_failed_come_first_with_their_error_and_long_lists_say_what_they_leave_out() -> None:
     outcomes = [bad(number, f"error {number} " + "x" * 1000) for number in range(8)] + [done(SESSIONS, 9, 1, 1)]
     message = ended(REPAIR, outcomes)
-    assert message.kinds == (Kind.FAILED,)
+    assert message.kinds == (NotificationKind.FAILED,)
     assert message.subject.endswith("repair failed for 8 hours")
     lines = message.text.splitlines()
     assert lines[2] == "Failed: 8 hours"
@@ -108,13 +108,13 @@ def test_an_hour_of_two_tables_is_one_hour() -> None:
 
 
 def test_refused_hours_wait_for_a_person_and_failed_ones_are_more_serious() -> None:
-    message = ended(REPAIR, [bad(0, "outside the contract: 3 of 4", asks=True), done(SESSIONS, 1, 1, 1)])
-    assert message.kinds == (Kind.WAITING,)
+    message = ended(REPAIR, [bad(0, "beyond the change limits: 3 of 4", asks=True), done(SESSIONS, 1, 1, 1)])
+    assert message.kinds == (NotificationKind.WAITING,)
     assert message.subject.endswith("repair waits for you: 1 hour refused")
-    assert "- warehouse/sessions 1998-04-30T22: outside the contract: 3 of 4" in message.text
+    assert "- warehouse/sessions 1998-04-30T22: beyond the change limits: 3 of 4" in message.text
     assert "Take it back: backfill undo clickstream r7" in message.text
     both = ended(REPAIR, [bad(0, asks=True), bad(1)])
-    assert both.kinds == (Kind.FAILED, Kind.WAITING)
+    assert both.kinds == (NotificationKind.FAILED, NotificationKind.WAITING)
     assert both.subject.endswith("repair failed for 1 hour")
 
 
@@ -123,46 +123,46 @@ def test_a_dry_run_waits_only_when_it_found_differences() -> None:
     asked = replace(REPAIR, assets=(dry,))
     same = ended(asked, [HourOutcome(("transformed", "sessions"), FIRST), done(dry, 0)])
     assert "in the lake" not in same.text
-    assert (same.kinds, same.subject) == ((Kind.FINISHED,), "[backfill] clickstream: dry run finished")
+    assert (same.kinds, same.subject) == ((NotificationKind.FINISHED,), "[backfill] clickstream: dry run finished")
     found = ended(asked, [done(dry, 0, 3, 4, 5)])
-    assert found.kinds == (Kind.WAITING,)
+    assert found.kinds == (NotificationKind.WAITING,)
     assert found.subject.endswith("dry run found differences in 1 hour, and waits for you")
     assert "What would change (nothing was written):" in found.text
     assert "backfill run clickstream --from 1998-04-30T22 --to 1998-05-01T22" in found.text
     assert "undo" not in found.text
-    outside = replace(done(dry, 0, 3, 4), checks=(CheckResult("within_contract", False, True),))
-    assert "Outside the contract, and so a repair would refuse them: 1 hour" in ended(asked, [outside]).text
+    outside = replace(done(dry, 0, 3, 4), checks=(CheckResult("within_change_limits", False, True),))
+    assert "Beyond the change limits, and so a repair would refuse them: 1 hour" in ended(asked, [outside]).text
 
 
 def test_hours_that_are_not_yet_due_need_nobody() -> None:
     due = replace(bad(0, "not yet due"), due=FIRST + timedelta(hours=30))
     message = ended(REPAIR, [due])
-    assert message.kinds == (Kind.FINISHED,)
+    assert message.kinds == (NotificationKind.FINISHED,)
     assert "Not yet due: 1 hour; the last at 1998-05-02 04:00 UTC" in message.text
 
 
 def test_views_that_are_wrong_now_wait_for_a_person() -> None:
     outcome = replace(done(SESSIONS, 0, 1, 1), facts={"cancels": 1, "states": 1, "views_to_rebuild": "reports.daily"})
     message = ended(REPAIR, [outcome])
-    assert message.kinds == (Kind.WAITING,)
+    assert message.kinds == (NotificationKind.WAITING,)
     assert "Views to rebuild for warehouse/sessions 1998-04-30T22: reports.daily" in message.text
 
 
 def test_an_undo_says_what_it_takes_back_and_what_it_left_alone() -> None:
     asked = Asked(OWNED, undoes="r7", repair_id="r8", requester="ada", reason="undo of r7")
     message = ended(asked, [done(SESSIONS, 0, 2, 1)], conflicts=3)
-    assert message.kinds == (Kind.WAITING,)
+    assert message.kinds == (NotificationKind.WAITING,)
     assert message.text.startswith(
         "Takes back what the repair r7 published (asked by ada)\nHours: 1998-04-30 22:00 to 23:00 UTC"
     )
     assert "Left alone, because they have changed since: 3 rows" in message.text
     assert "Take it back: backfill undo clickstream r8" in message.text
-    assert ended(asked, [done(SESSIONS, 0, 2, 1)]).kinds == (Kind.FINISHED,)
+    assert ended(asked, [done(SESSIONS, 0, 2, 1)]).kinds == (NotificationKind.FINISHED,)
 
 
 @pytest.mark.parametrize("known", [REPAIR, Asked(OWNED)])
 def test_a_run_that_fails_as_a_whole_says_with_what(known: Asked) -> None:
     message = ended(known, [], error="no embedded warehouse is running:\nstart it with `backfill up`")
-    assert message.kinds == (Kind.FAILED,)
+    assert message.kinds == (NotificationKind.FAILED,)
     assert message.subject == "[backfill] clickstream: repair failed"
     assert "What went wrong: no embedded warehouse is running: start it with `backfill up`" in message.text

@@ -8,9 +8,9 @@ CAP = timedelta(hours=2)
 HORIZON = T0 + timedelta(hours=12)
 
 
-def spans(minutes: dict[str, list[float]], horizon: datetime = HORIZON) -> list[tuple[object, float, float, int, bool]]:
+def spans(minutes: dict[str, list[float]], available_until: datetime = HORIZON) -> list[tuple[object, float, float, int, bool]]:
     events = [(key, T0 + timedelta(minutes=m)) for key, times in minutes.items() for m in times]
-    found = sessionize(events, key=lambda e: e[0], time=lambda e: e[1], gap=GAP, cap=CAP, horizon=horizon)
+    found = sessionize(events, key=lambda e: e[0], time=lambda e: e[1], gap=GAP, cap=CAP, available_until=available_until)
     return [
         (
             s.key,

@@ -17,7 +17,7 @@ from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs
 from backfill_platform.orchestration.in_process import dagster_instance, run_range, run_undo
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_turn
+from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_hours
 from backfill_platform.orchestration.run_request import Request
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
@@ -30,7 +30,7 @@ def main(home: str, name: str, seconds: str, *bounds: str) -> None:
         warnings.filterwarnings("ignore", category=category)
 
     def work(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> None:
-        wait_for_turn(context, PIPELINE)
+        wait_for_hours(context, PIPELINE)
         say(name, "begin")
         time.sleep(float(seconds))
         say(name, "end")

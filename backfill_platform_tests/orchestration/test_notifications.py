@@ -1,4 +1,4 @@
-"""What watchers are told by real runs: each thing at its time, once, and never at the cost of the repair."""
+"""What recipients are told by real runs: each thing at its time, once, and never at the cost of the repair."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from backfill_platform.definitions import build_definitions
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
 from backfill_platform.errors import WarehouseUnavailable
-from backfill_platform.notifications.recipients import unknown_watchers, watch_of, web_address
+from backfill_platform.notifications.recipients import audience_of, unknown_recipients, web_address
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance, range_tags
 from backfill_platform.orchestration.jobs.undo import undo_job
@@ -58,7 +58,7 @@ class Closed(Opened):
 
 @dataclass
 class Stage:
-    """A world with watchers: `hook` gets everything, the file what a watcher gets who asks for nothing in particular."""
+    """A world with recipients: `hook` gets everything, the file what a recipient gets who asks for nothing in particular."""
 
     world: World
     hook: Hook
@@ -70,12 +70,12 @@ class Stage:
 
     @property
     def settings(self) -> Settings:
-        watchers = {
+        recipients = {
             "web-team": {"webhook": f"{self.hook.url}/services/{TOKEN}", "events": EVERYTHING},
             "stakeholders": {"command": appends_to(self.file)},
         }
         url = f"http://ada:{PASSWORD}@host:8123"
-        return Settings(watchers=watchers, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)  # type: ignore[arg-type]
+        return Settings(recipients=recipients, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)  # type: ignore[arg-type]
 
     @property
     def published(self) -> tuple[AssetPath, ...]:
@@ -88,7 +88,7 @@ class Stage:
         self.file.unlink(missing_ok=True)
 
     def notices(self, pipeline: Pipeline, patience: float) -> Notices:
-        return Notices(watch_of(pipeline, self.settings, Patience(patience, 0.05)), lambda: web_address(self.settings))
+        return Notices(audience_of(pipeline, self.settings, Patience(patience, 0.05)), lambda: web_address(self.settings))
 
     def run(
         self,
@@ -132,7 +132,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", ware
     folder = tmp_path_factory.mktemp("notices")
     with closing(Warehouse(warehouse_url)) as warehouse, hook_server() as hook:
         world = World.over(folder, spark, warehouse, [click.line for click in random_clicks(9, hours=3, clients=20)], 3)
-        world.pipeline = replace(world.pipeline, watchers=("web-team", "stakeholders"))
+        world.pipeline = replace(world.pipeline, recipients=("web-team", "stakeholders"))
         with dagster_instance(Settings(home=folder, project=PROJECT)) as instance:
             stage = Stage(world, hook, instance)
             assert stage.run(world.everything).success
@@ -197,12 +197,15 @@ def test_hours_that_fail_are_told_with_their_error_and_without_secrets_in_it(sta
         assert secret not in told
 
 
-@pytest.mark.parametrize("why", ["contract", "unsealed", "unhealthy"])
+@pytest.mark.parametrize("why", ["contract", "unsealed", "inconsistent"])
 def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> None:
     pipeline, request = stage.world.pipeline, Request(reason="a broker was down", requester="ada")
     if why == "contract":
         damage(stage)
-        request, says = replace(request, contract={"columns": ["requests"]}), "outside the contract: bytes would change"
+        request, says = (
+            replace(request, change_limits={"columns": ["requests"]}),
+            "beyond the change limits: bytes would change",
+        )
     elif why == "unsealed":
         damage(stage)
         pipeline, says = replace(pipeline, seal_after=timedelta(days=365 * 100)), "others may write it until"
@@ -212,7 +215,7 @@ def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> Non
         cancels = f"INSERT INTO {name} SELECT {lone} FROM {name} FINAL WHERE hour = toDateTime({int(hour(1).timestamp())})"
         stage.world.warehouse.command(cancels, settings={"optimize_on_insert": 0}, doing="writing cancels without a state")
         damage(stage)
-        says = "--heal"
+        says = "--rewrite-inconsistent"
     result = stage.run(stage.published, pipeline=pipeline, request=request)
     assert not result.success
     hours = "1 hour refused"
@@ -220,8 +223,8 @@ def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> Non
     (waiting,) = stage.told
     assert waiting["kinds"] == ["waiting"]
     assert says in waiting["text"]
-    if why == "unhealthy":
-        stage.world.run(stage.published, heal=True)
+    if why == "inconsistent":
+        stage.world.run(stage.published, rewrite_inconsistent=True)
 
 
 def test_a_dry_run_that_found_differences_waits_for_a_person(stage: Stage) -> None:
@@ -246,10 +249,10 @@ def test_a_run_that_fails_as_a_whole_is_told_once_after_its_last_try(stage: Stag
 
 
 def test_a_request_that_cannot_be_read_is_told(stage: Stage) -> None:
-    request = Request(contract={"hour": 1})
+    request = Request(change_limits={"hour": 1})
     assert not stage.run(stage.published, request=request).success
     assert stage.subjects == ["repair failed"]
-    assert "a contract has no hour" in stage.told[0]["text"]
+    assert "change limits has no hour" in stage.told[0]["text"]
 
 
 def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_before_any_work(stage: Stage) -> None:
@@ -277,7 +280,7 @@ def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "unavailable", "hangs"])
-def test_a_watcher_that_cannot_be_told_costs_the_repair_no_more_than_the_patience(stage: Stage, trouble: str) -> None:
+def test_a_recipient_that_cannot_be_told_costs_the_repair_no_more_than_the_patience(stage: Stage, trouble: str) -> None:
     answer = {"refuses": Answer(404), "unavailable": Answer(500), "hangs": Answer(after=60)}[trouble]
     damage(stage)
     began = time.monotonic()
@@ -301,28 +304,28 @@ def test_an_everyday_run_is_told_only_when_something_is_wrong(stage: Stage) -> N
     request = Request(reason="live", routine=True)
     assert stage.run(stage.published, request=request).success
     assert stage.subjects == []
-    assert not stage.run(stage.published, request=replace(request, contract={"hour": 1})).success
+    assert not stage.run(stage.published, request=replace(request, change_limits={"hour": 1})).success
     assert stage.subjects == ["repair failed"]
 
 
-def test_watchers_that_the_settings_lack_are_told_of_in_the_log(
+def test_recipients_that_the_settings_lack_are_told_of_in_the_log(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = replace(stage.world.pipeline, watchers=("web-team", "stakeholder"))
+    pipeline = replace(stage.world.pipeline, recipients=("web-team", "stakeholder"))
     result = stage.run(stage.world.dry_runs, pipeline=pipeline)
     assert result.success
-    assert "nobody is told as stakeholder: BACKFILL_WATCHERS does not have them" in stage.log(result)
+    assert "nobody is told as stakeholder: BACKFILL_RECIPIENTS does not have them" in stage.log(result)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             Notices.of(pipeline, stage.settings)
     assert [record.getMessage() for record in caplog.records] == [
-        "pipeline clickstream: nobody is told as stakeholder, because BACKFILL_WATCHERS has only web-team, stakeholders"
+        "pipeline clickstream: nobody is told as stakeholder, because BACKFILL_RECIPIENTS has only web-team, stakeholders"
     ]
-    assert unknown_watchers(pipeline, Settings(project=PROJECT)) == ""
+    assert unknown_recipients(pipeline, Settings(project=PROJECT)) == ""
 
 
 def test_definitions_hold_no_secret_in_their_text(stage: Stage) -> None:
-    watch = watch_of(stage.world.pipeline, stage.settings)
+    watch = audience_of(stage.world.pipeline, stage.settings)
     assert TOKEN not in repr(watch) + repr(Notices.of(stage.world.pipeline, stage.settings)) + repr(stage.settings)
     assert build_definitions(stage.settings) is not None
 

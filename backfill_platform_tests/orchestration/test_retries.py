@@ -12,7 +12,7 @@ from backfill_platform.adapters.connections import Connections
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.errors import (
     BackfillError,
-    ContractViolation,
+    ChangeLimitsExceeded,
     LakeConflict,
     UsageError,
     WarehouseLocked,
@@ -84,7 +84,7 @@ def test_transient_failures_are_tried_again_with_backoff(instance: dg.DagsterIns
     assert_it_ends_there(instance, result, "a faster one")
 
 
-@pytest.mark.parametrize("error", [ContractViolation("too much"), UsageError("no such thing"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("error", [ChangeLimitsExceeded("too much"), UsageError("no such thing"), ZeroDivisionError("a bug")])
 def test_permanent_failures_are_not(instance: dg.DagsterInstance, settings: Settings, error: Exception) -> None:
     connections = Failing(settings, error)
     result = run(instance, connections)
@@ -93,9 +93,11 @@ def test_permanent_failures_are_not(instance: dg.DagsterInstance, settings: Sett
 
 
 def test_tags_that_cannot_be_read_are_not(instance: dg.DagsterInstance, settings: Settings) -> None:
-    result = run(instance, Failing(settings, BackfillError("nobody comes here")), **{"backfill/heal": "perhaps"})
+    result = run(
+        instance, Failing(settings, BackfillError("nobody comes here")), **{"backfill/rewrite_inconsistent": "perhaps"}
+    )
     assert waits(result) == []
-    assert_it_ends_there(instance, result, "backfill/heal is true or false")
+    assert_it_ends_there(instance, result, "backfill/rewrite_inconsistent is true or false")
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), dg.DagsterExecutionInterruptedError()], ids=type)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backfill_platform.domain.change_limits import ANYTHING, Contract
+from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
 from backfill_platform.errors import UsageError
 from backfill_platform.orchestration.run_request import Margins, Mode, RepairConfig, Request
 from backfill_platform.repair.runner import Landing
@@ -12,7 +12,14 @@ from backfill_platform.repair.runner import Landing
     "request_",
     [
         Request(),
-        Request("a broker was down", "ada", {"columns": ["bytes"]}, Landing.REPLACE, heal=True, unsealed=True),
+        Request(
+            "a broker was down",
+            "ada",
+            {"columns": ["bytes"]},
+            Landing.REPLACE,
+            rewrite_inconsistent=True,
+            allow_open_hours=True,
+        ),
         Request("", "", {}, Landing.MISSING),
         Request("live", routine=True),
         Request("one client", "ada", tenants=("17505", "a, b")),
@@ -28,31 +35,36 @@ def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
 
 def test_a_run_without_tags_may_do_what_is_safe() -> None:
     request = Request.from_tags({})
-    assert (request.landing, request.heal, request.unsealed, request.limits()) == (Landing.SAFE, False, False, ANYTHING)
+    assert (request.landing, request.rewrite_inconsistent, request.allow_open_hours, request.limits()) == (
+        Landing.SAFE,
+        False,
+        False,
+        NO_LIMITS,
+    )
 
 
 def test_a_sensor_is_the_requester_of_its_runs() -> None:
     assert Request.from_tags({"dagster/sensor_name": "gaps"}).requester == "gaps"
 
 
-def test_the_contract_is_the_one_of_the_tag() -> None:
-    request = Request.from_tags({"backfill/contract": '{"max_changed_share": 0.5}'})
-    assert request.limits() == Contract(max_changed_share=0.5)
+def test_the_change_limits_is_the_one_of_the_tag() -> None:
+    request = Request.from_tags({"backfill/change_limits": '{"max_changed_share": 0.5}'})
+    assert request.limits() == ChangeLimits(max_changed_share=0.5)
 
 
 @pytest.mark.parametrize(
     ("tags", "said"),
     [
-        ({"backfill/heel": "true"}, "no tag backfill/heel; there are .*backfill/heal"),
-        ({"backfill/heal": "yes"}, "backfill/heal is true or false, not 'yes'"),
+        ({"backfill/heel": "true"}, "no tag backfill/heel; there are .*backfill/rewrite_inconsistent"),
+        ({"backfill/rewrite_inconsistent": "yes"}, "backfill/rewrite_inconsistent is true or false, not 'yes'"),
         ({"backfill/landing": "all"}, "backfill/landing is one of safe, missing, replace, not 'all'"),
         ({"backfill/tenants": "17505"}, r'backfill/tenants is a list of texts in JSON, such as \["17505"\], not 17505'),
         ({"backfill/tenants": "[17505]"}, "backfill/tenants is a list of texts"),
         ({"backfill/tenants": "[]"}, "backfill/tenants is a list of texts"),
         ({"backfill/mode": "rehearse"}, "backfill/mode is one of publish, dry-run, not 'rehearse'"),
         ({"backfill/margins": "3"}, "backfill/margins is one of land, none, not '3'"),
-        ({"backfill/contract": "{"}, "backfill/contract is no JSON"),
-        ({"backfill/contract": '{"hour": 1}'}, "a contract has no hour"),
+        ({"backfill/change_limits": "{"}, "backfill/change_limits is no JSON"),
+        ({"backfill/change_limits": '{"hour": 1}'}, "change limits has no hour"),
     ],
 )
 def test_a_tag_that_cannot_be_read_is_named(tags: dict[str, str], said: str) -> None:
@@ -64,18 +76,18 @@ def test_the_launchpad_says_the_same_as_the_tags() -> None:
     config = RepairConfig(
         mode="dry-run",
         reason="why",
-        contract={"columns": ["bytes"]},
+        change_limits={"columns": ["bytes"]},
         tenants=["17505"],
         margins="none",
         landing="replace",
-        heal=True,
+        rewrite_inconsistent=True,
     )
     wanted = Request(
         "why",
         "dagster",
         {"columns": ["bytes"]},
         Landing.REPLACE,
-        heal=True,
+        rewrite_inconsistent=True,
         tenants=("17505",),
         mode=Mode.DRY_RUN,
         margins=Margins.NONE,
@@ -85,7 +97,7 @@ def test_the_launchpad_says_the_same_as_the_tags() -> None:
 
 
 def test_an_empty_launchpad_changes_nothing() -> None:
-    tags = {"backfill/reason": "why", "backfill/heal": "true"}
+    tags = {"backfill/reason": "why", "backfill/rewrite_inconsistent": "true"}
     assert RepairConfig().with_tags(tags) == tags
 
 

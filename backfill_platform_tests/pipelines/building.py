@@ -58,10 +58,11 @@ class Difference(NamedTuple):
 def chunks_of(numbers: Iterator[int], hours: HourRange, cuts: Iterable[int], window: Window) -> list[Chunk]:
     """The hours, cut where `cuts` say (hours after the start), and what each chunk reads by its declared window."""
     length = len(hours)
-    edges = sorted({0, length, *(cut for cut in cuts if 0 < cut < length)})
-    parts = [HourRange(hours.start + a * HOUR, hours.start + b * HOUR) for a, b in pairwise(edges)]
+    read_ends = sorted({0, length, *(cut for cut in cuts if 0 < cut < length)})
+    parts = [HourRange(hours.start + a * HOUR, hours.start + b * HOUR) for a, b in pairwise(read_ends)]
     return [
-        Chunk(next(numbers), part, window.read_from(part, hours.start), next(window.edges(part, hours.end))) for part in parts
+        Chunk(next(numbers), part, window.read_from(part, hours.start), next(window.read_ends(part, hours.end)))
+        for part in parts
     ]
 
 

@@ -38,9 +38,9 @@ class Checked(DataFrameModel):
     client_id: T.LongType = Field()
 
 
-def test_a_single_watcher_needs_its_comma() -> None:
-    with pytest.raises(SpecError, match=r"watchers are a tuple of names, such as \('web-team',\)"):
-        replace(clickstream.pipeline, watchers="web-team")  # type: ignore[arg-type]
+def test_a_single_recipient_needs_its_comma() -> None:
+    with pytest.raises(SpecError, match=r"recipients are a tuple of names, such as \('web-team',\)"):
+        replace(clickstream.pipeline, recipients="web-team")  # type: ignore[arg-type]
 
 
 def test_tables_follow_from_the_schemas() -> None:

@@ -13,10 +13,10 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.adapters.spark.checks import RowRule
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.impact import BlastRadius, Damage
+from backfill_platform.domain.impact import Damage, Impact
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import UsageError
-from backfill_platform.planning.impact import find_blast_radius
+from backfill_platform.planning.impact import find_impact
 from backfill_platform.planning.scope import with_margins
 from backfill_platform_tests.events import Click, hour, write_lines
 from backfill_platform_tests.repair.test_runner import requests
@@ -56,8 +56,8 @@ def world(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterat
     found.drop()
 
 
-def look(world: World, damage: Damage = DAMAGE) -> BlastRadius:
-    return find_blast_radius(world.pipeline, world.lake, damage, NOW)
+def look(world: World, damage: Damage = DAMAGE) -> Impact:
+    return find_impact(world.pipeline, world.lake, damage, NOW)
 
 
 def numbers(hours: tuple[datetime, ...] | HourRange) -> list[int]:
@@ -65,11 +65,11 @@ def numbers(hours: tuple[datetime, ...] | HourRange) -> list[int]:
 
 
 def test_damage_is_repaired_in_exactly_the_hours_that_it_may_have_changed(world: World) -> None:
-    radius = look(world)
-    raw, sessions, hourly = radius.tables
+    impact = look(world)
+    raw, sessions, hourly = impact.tables
     assert (numbers(raw.hours), numbers(sessions.hours), numbers(hourly.hours)) == ([5], [1, 5, 6], [1, 5, 6])
     assert "1 sessions begin here and reach the interval" in sessions.why[hour(1)]
-    plans = with_margins(radius.plans(), world.pipeline, world.lake, NOW)
+    plans = with_margins(impact.plans(), world.pipeline, world.lake, NOW)
     assert [numbers(plan.hours) for plan in plans] == [[5], [1], [5, 6]]
 
     before = world.net()
@@ -125,12 +125,12 @@ def test_sessions_that_were_open_when_they_were_built_may_have_gone_on(world: Wo
 
 def test_an_hour_that_is_lost_is_damaged_as_a_whole_and_landed(world: World) -> None:
     world.lake.remove_hours(world.pipeline.raw.table, [hour(5)])
-    radius = look(world, Damage(hour(5) + timedelta(minutes=50), hour(5) + timedelta(minutes=55)))
-    assert (radius.damage.start, radius.damage.end) == (hour(5), hour(6))
-    assert radius.tables[0].why == {hour(5): "has not landed, or is lost"}
+    impact = look(world, Damage(hour(5) + timedelta(minutes=50), hour(5) + timedelta(minutes=55)))
+    assert (impact.damage.start, impact.damage.end) == (hour(5), hour(6))
+    assert impact.tables[0].why == {hour(5): "has not landed, or is lost"}
     # Client 2 comes back at 6:05, less than a gap after the end of the lost hour.
-    assert numbers(radius.tables[1].hours) == [1, 5, 6]
-    world.walk(radius.plans())
+    assert numbers(impact.tables[1].hours) == [1, 5, 6]
+    world.walk(impact.plans())
     assert world.net() == world.wanted(requests(WHOLE))
 
 

@@ -59,7 +59,7 @@ def follow(world: World) -> list[int]:
     assert at is not None
     outcomes = world.walk([world.plan([world.pipeline.raw.table.path], HourRange(at, at + HOUR))])
     plans = plans_after(world.pipeline, world.lake, at, now)
-    for done in (outcomes, *(world.walk([plan], replace(world.context(), unsealed=True)) for plan in plans)):
+    for done in (outcomes, *(world.walk([plan], replace(world.context(), allow_open_hours=True)) for plan in plans)):
         assert not [one.error for by_hour in done.values() for one in by_hour.values() if one.error]
     return [len(plan.hours) for plan in plans]
 
@@ -104,7 +104,7 @@ def test_doing_an_hour_again_changes_nothing(world: World) -> None:
         follow(world)
     before = world.net()
     again = plans_after(world.pipeline, world.lake, hour(1), hour(2))
-    for by_hour in world.walk(again, replace(world.context(), unsealed=True)).values():
+    for by_hour in world.walk(again, replace(world.context(), allow_open_hours=True)).values():
         assert not [one for one in by_hour.values() if one.error or one.facts.get("cancels") or one.facts.get("states")]
     assert world.net() == before
     assert next_hour(world.pipeline, world.lake, None, hour(2)) is None

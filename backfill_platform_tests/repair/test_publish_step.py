@@ -13,7 +13,7 @@ from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.clickhouse.sql import SIGN, names, target_name
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger, LedgerEntry
 from backfill_platform.detection.survey import survey
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import UsageError, WarehouseUnavailable
@@ -33,7 +33,7 @@ def world(published: World) -> Iterator[World]:
     yield published
     for table in published.pipeline.published:
         published.warehouse.command(f"SYSTEM START MERGES {target_name(table)}", doing="cleaning up")
-    published.run([warehouse_asset(published.sessions), warehouse_asset(published.hourly)], heal=True)
+    published.run([warehouse_asset(published.sessions), warehouse_asset(published.hourly)], rewrite_inconsistent=True)
 
 
 @pytest.fixture
@@ -67,18 +67,18 @@ def test_an_hour_that_is_not_sealed_is_refused_unless_asked_for(world: World) ->
     world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(3))
     errors = publish(world, pipeline=late)
     assert "others may write it until" in errors[hour(3)]
-    assert "--unsealed" in errors[hour(3)]
-    assert not publish(world, pipeline=late, unsealed=True)[hour(3)]
+    assert "--allow-open-hours" in errors[hour(3)]
+    assert not publish(world, pipeline=late, allow_open_hours=True)[hour(3)]
     assert world.net() != before
 
 
-def test_a_day_that_is_not_over_is_not_rewritten_to_heal_an_hour(world: World, sessions: Table) -> None:
+def test_a_day_that_is_not_over_is_not_rewritten_to_rewrite_an_hour(world: World, sessions: Table) -> None:
     """The hour is sealed, the day that shares its partition is not."""
     doubled(world, sessions)
     end_of_day = hour(1).replace(hour=0) + timedelta(days=1)
     live = replace(world.pipeline, seal_after=datetime.now(UTC) - end_of_day + timedelta(hours=1))
-    assert "others may write it until" in publish(world, pipeline=live, heal=True)[hour(1)]
-    assert not publish(world, pipeline=live, heal=True, unsealed=True)[hour(1)]
+    assert "others may write it until" in publish(world, pipeline=live, rewrite_inconsistent=True)[hour(1)]
+    assert not publish(world, pipeline=live, rewrite_inconsistent=True, allow_open_hours=True)[hour(1)]
 
 
 # --- healing ---
@@ -95,13 +95,13 @@ def doubled(world: World, sessions: Table) -> None:
 
 
 @pytest.mark.whole
-def test_an_unhealthy_hour_is_healed_when_it_is_asked_for(world: World, sessions: Table) -> None:
+def test_an_inconsistent_hour_is_rewritten_when_it_is_asked_for(world: World, sessions: Table) -> None:
     doubled(world, sessions)
     assert "states are there more than once" in publish(world)[hour(1)]
-    assert [gap.kind for gap in survey(world.pipeline, SECOND, world.lake, world.warehouse).gaps] == ["unhealthy"]
-    outcomes = world.run([("dry_run", world.sessions)], heal=True)
-    assert "more than once" in str(outcomes["dry_run", world.sessions][hour(1)].facts["healed"])
-    assert not publish(world, heal=True)[hour(1)]
+    assert [gap.kind for gap in survey(world.pipeline, SECOND, world.lake, world.warehouse).gaps] == ["inconsistent"]
+    outcomes = world.run([("dry_run", world.sessions)], rewrite_inconsistent=True)
+    assert "more than once" in str(outcomes["dry_run", world.sessions][hour(1)].facts["rewritten"])
+    assert not publish(world, rewrite_inconsistent=True)[hour(1)]
     (entry,) = entries(world, sessions, hour(1), world.repairs)
     assert (entry.status, "more than once" in entry.note) == ("published", True)
     assert survey(world.pipeline, world.hours, world.lake, world.warehouse).gaps == ()
@@ -177,7 +177,7 @@ def test_views_that_may_lack_rows_are_named_once(world: World, sessions: Table, 
         world.warehouse.command(f"DROP TABLE {view} SYNC", doing="cleaning up")
 
 
-def test_views_that_counted_what_is_healed_away_are_named(world: World, sessions: Table) -> None:
+def test_views_that_counted_what_is_rewritten_away_are_named(world: World, sessions: Table) -> None:
     view = f"{target_name(sessions)[:-1]}_healed_view`"
     world.warehouse.command(
         f"CREATE MATERIALIZED VIEW {view} ENGINE = SummingMergeTree ORDER BY hour AS SELECT hour, sum(bytes * sign) AS bytes "
@@ -186,7 +186,7 @@ def test_views_that_counted_what_is_healed_away_are_named(world: World, sessions
     )
     try:
         doubled(world, sessions)
-        outcomes = world.run([warehouse_asset(world.sessions)], heal=True)[warehouse_asset(world.sessions)]
+        outcomes = world.run([warehouse_asset(world.sessions)], rewrite_inconsistent=True)[warehouse_asset(world.sessions)]
         assert [at for at, outcome in outcomes.items() if "views_to_rebuild" in outcome.facts] == [hour(1)]
         assert "did not see the partition of this hour being healed" in str(outcomes[hour(1)].facts["views_to_rebuild"])
     finally:
@@ -240,9 +240,9 @@ def per_client(warehouse: Warehouse, sessions: Table) -> dict[int, int]:
     return dict(rows)
 
 
-def test_a_contract_may_name_tenants(world: World, sessions: Table) -> None:
+def test_change_limits_may_name_tenants(world: World, sessions: Table) -> None:
     damaged(world)
-    outcomes = world.run([warehouse_asset(world.sessions)], SECOND, contract=Contract(tenants=frozenset({"nobody"})))
+    outcomes = world.run([warehouse_asset(world.sessions)], SECOND, change_limits=ChangeLimits(tenants=frozenset({"nobody"})))
     assert "rows of other tenants would be written" in outcomes[warehouse_asset(world.sessions)][hour(1)].error
     everybody = frozenset(str(client) for client in per_client(world.warehouse, sessions))
-    assert not publish(world, contract=Contract(tenants=everybody))[hour(1)]
+    assert not publish(world, change_limits=ChangeLimits(tenants=everybody))[hour(1)]

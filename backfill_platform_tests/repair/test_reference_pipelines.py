@@ -72,9 +72,9 @@ def rebuild_in_chunks(world: World, *cuts: int) -> set[object]:
     hours = list(world.hours)
     for derived in world.pipeline.derived:
         world.lake.remove_hours(derived.table, hours)
-    edges = [0, *cuts, len(hours)]
+    read_ends = [0, *cuts, len(hours)]
     statuses: set[object] = set()
-    for first, last in reversed(list(pairwise(edges))):
+    for first, last in reversed(list(pairwise(read_ends))):
         outcomes = world.run(world.derived, HourRange(hours[first], hours[last - 1] + HOUR))
         assert not [found.error for by_hour in outcomes.values() for found in by_hour.values() if found.error]
         for derived in world.pipeline.derived:

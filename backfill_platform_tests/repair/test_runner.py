@@ -14,7 +14,7 @@ from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.spark.checks import HourRule, RowRule
-from backfill_platform.domain.change_limits import Contract
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Action
@@ -160,20 +160,20 @@ def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: Wor
 
 
 @pytest.mark.whole
-def test_a_difference_outside_the_contract_is_reported_by_a_dry_run_and_not_published(published: World) -> None:
+def test_a_difference_outside_the_change_limits_is_reported_by_a_dry_run_and_not_published(published: World) -> None:
     wanted = published.net()
     published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
     published.damage(published.sessions, "UPDATE errors = errors + 1", hour(2))
     published.damage(published.sessions, "DELETE", hour(3))
     damaged = published.net()
-    contract = Contract(columns=frozenset({"bytes"}))
+    change_limits = ChangeLimits(columns=frozenset({"bytes"}))
 
-    rehearsed = published.run(published.dry_runs, contract=contract)[("dry_run", published.sessions)]
-    verdicts = [{check.name: check.passed for check in rehearsed[hour(n)].checks}["within_contract"] for n in range(HOURS)]
+    rehearsed = published.run(published.dry_runs, change_limits=change_limits)[("dry_run", published.sessions)]
+    verdicts = [{check.name: check.passed for check in rehearsed[hour(n)].checks}["within_change_limits"] for n in range(HOURS)]
     assert verdicts == [True, True, False, True]
-    outcomes = published.run(published.derived, contract=contract)[warehouse_asset(published.sessions)]
+    outcomes = published.run(published.derived, change_limits=change_limits)[warehouse_asset(published.sessions)]
     assert [n for n in range(HOURS) if outcomes[hour(n)].error] == [2]
-    assert "errors would change, the contract allows bytes" in outcomes[hour(2)].error
+    assert "errors would change, the change limits allow bytes" in outcomes[hour(2)].error
     found = published.net()[published.sessions]
     assert found == {**wanted[published.sessions], hour(2): damaged[published.sessions][hour(2)]}
 
@@ -241,7 +241,7 @@ def test_proof_of_closure_is_among_the_facts_of_the_range(published: World) -> N
     one = HourRange(hour(0), hour(1))
     events = list(run(published.plan([sessions.path], one), published.context()))
     facts = next(event.facts for event in events if isinstance(event, StepFinished))
-    assert facts["sessions_cut_at_first_edge"] > 0  # type: ignore[operator]
+    assert facts["sessions_cut_at_first_read_end"] > 0  # type: ignore[operator]
     assert facts["margin_hours"] > 0.5  # type: ignore[operator]
     assert facts["stopped_at"] == "horizon"  # the proxy that never idles
     assert facts["open_at_end"] == 1

@@ -158,8 +158,8 @@ def test_undo_takes_back_what_was_done_for_the_tenant(world: World) -> None:
 
 
 def test_what_cannot_be_done_for_some_tenants_is_refused(world: World) -> None:
-    with pytest.raises(UsageError, match="heal without tenants"):
-        world.run(world.derived, tenants=("1",), heal=True)
+    with pytest.raises(UsageError, match="do it without tenants"):
+        world.run(world.derived, tenants=("1",), rewrite_inconsistent=True)
     nobody = replace(world.pipeline, derived=tuple(replace(one, tenant="") for one in world.pipeline.derived))
     with pytest.raises(UsageError, match="declares no tenant column"):
         world.run(world.derived, tenants=("1",), pipeline=nobody)

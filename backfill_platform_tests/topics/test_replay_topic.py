@@ -158,9 +158,9 @@ def test_two_pipelines_advance_by_one_watermark(
     order: list[tuple[str, int]] = []
 
     class Watched(sending.Lane):
-        def send(self, producer: Any, most: int, horizon: int) -> tuple[int, int]:
+        def send(self, producer: Any, most: int, available_until: int) -> tuple[int, int]:
             reached = min(one for one in (lane.oldest for lane in lanes) if one is not None)
-            done = super().send(producer, most, horizon)
+            done = super().send(producer, most, available_until)
             if self.sent:
                 last = self._columns["moment"][self._at - 1] if self._at else self.sent[-1].first
                 order.append((self.manifest.topic, last - reached))

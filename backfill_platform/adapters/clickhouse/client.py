@@ -30,9 +30,9 @@ STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse an
 # The server answered, but trying again may well work: time-outs, too many queries or parts, a query id that still runs.
 _TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 252, 425})
 
-# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look unhealthy; a cached
-# answer would hide what a live writer does; a filter or a set that is cut short would hide rows; and rows that a join does not
-# find count as 0 here, not as NULL.
+# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look inconsistent; a
+# cached answer would hide what a live writer does; a filter or a set that is cut short would hide rows; and rows that a join
+# does not find count as 0 here, not as NULL.
 EXACT: Mapping[str, str | int] = {
     "final": 0,
     "use_query_cache": 0,

@@ -1,7 +1,7 @@
 """What is wrong with an hour whose net state and FINAL disagree, and the way back: never by guessing signs.
 
-States may be doubled, cancels may have no state. Which row is the right one cannot be told from signs, so healing writes the
-partition anew with the rows that FINAL shows, replaces it in one step, and the repair then compares those with the lake.
+States may be doubled, cancels may have no state. Which row is the right one cannot be told from signs, so the repair writes
+the partition anew with the rows that FINAL shows, replaces it in one step, and the repair then compares those with the lake.
 """
 
 from collections.abc import Collection
@@ -28,10 +28,10 @@ from backfill_platform.adapters.clickhouse.sql import (
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
-from backfill_platform.errors import ConcurrentWriter, ProofFailed, UnhealthyHour
+from backfill_platform.errors import ConcurrentWriter, InconsistentHour, ProofFailed
 
 
-def unhealthy(warehouse: Warehouse, target: Target, hours: Collection[datetime]) -> dict[datetime, UnhealthyHour]:
+def inconsistencies(warehouse: Warehouse, target: Target, hours: Collection[datetime]) -> dict[datetime, InconsistentHour]:
     """The hours that hold a row more than once, or a cancel without its state, or several states of one key."""
     if not hours:
         return {}
@@ -58,16 +58,16 @@ def unhealthy(warehouse: Warehouse, target: Target, hours: Collection[datetime])
 
 def disagreement(
     table: Table, hour: datetime, found: str = "cancels were written after the state of another row"
-) -> UnhealthyHour:
+) -> InconsistentHour:
     """The refusal of an hour, with what was found."""
-    return UnhealthyHour(
+    return InconsistentHour(
         f"{table} {format_hour(hour)}: {found}; net state and FINAL disagree, and a repair on top would show wrong rows. "
-        "Nothing was published for this hour; ask for the repair again with healing (--heal), which replaces its partition "
-        "by what FINAL shows and then repairs that"
+        "Nothing was published for this hour; repair it with --rewrite-inconsistent, which replaces its partition by what "
+        "FINAL shows and then repairs that"
     )
 
 
-def heal(staging: Staging, hours: Collection[datetime]) -> None:
+def rewrite_partitions(staging: Staging, hours: Collection[datetime]) -> None:
     """Replace the partitions of the hours by the rows that FINAL shows. The old parts are kept as long as patches are.
 
     Each partition is one part, hence replaced at once or not at all. Other hours of a partition are rewritten with the rows
@@ -81,34 +81,35 @@ def heal(staging: Staging, hours: Collection[datetime]) -> None:
     shown = fingerprints.final(warehouse, table, everything, staging.target)
     if sum(before.values(), EMPTY) != sum(whole.values(), EMPTY):
         raise ConcurrentWriter(
-            f"{table}: the partitions to be healed are being written, or hold rows of hours before 1970; nothing was changed"
+            f"{table}: the partitions to be rewritten are being written to, or hold rows of hours before 1970; "
+            "nothing was changed"
         )
     others = [hour for hour in everything if hour not in hours]
-    if sick := unhealthy(warehouse, staging.target, [hour for hour in others if before[hour] != shown[hour]]):
-        raise UnhealthyHour(
-            f"{table}: {', '.join(map(format_hour, sorted(sick)))} share a partition with the hours to heal and are unhealthy "
-            "themselves; nothing was changed, repair and heal them together"
+    if inconsistent := inconsistencies(warehouse, staging.target, [hour for hour in others if before[hour] != shown[hour]]):
+        raise InconsistentHour(
+            f"{table}: {', '.join(map(format_hour, sorted(inconsistent)))} share a partition with the hours to "
+            "rewrite and are inconsistent themselves; nothing was changed, repair them together"
         )
     _write_clean(staging, everything)
-    clean = fingerprints.net(warehouse, table, everything, source=staging.healed)
+    clean = fingerprints.net(warehouse, table, everything, source=staging.rewritten)
     if clean != shown:
         raise ProofFailed(f"{table}: the rewritten partitions are not what FINAL shows; nothing was changed")
     _keep_old_parts(staging, partitions)
     staging.lease.check()
-    rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.healed}", doing=f"healing {table}")
+    rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.rewritten}", doing=f"rewriting partitions of {table}")
     filled = {partition for (partition,) in rows}
     for number, partition in enumerate(partitions):
         if fingerprints.partitions(warehouse, table, [partition])[partition] != whole[partition]:
-            done = "nothing was changed" if not number else "other days are healed, this one was not changed"
-            raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be healed; {done}")
+            done = "nothing was changed" if not number else "other partitions are rewritten, this one was not changed"
+            raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be rewritten; {done}")
         # Both name a staging table, so that an attempt that was fenced fails here. ClickHouse refuses to replace by nothing.
-        change = f"REPLACE PARTITION ID {literal(partition)} FROM {staging.healed}"
+        change = f"REPLACE PARTITION ID {literal(partition)} FROM {staging.rewritten}"
         if partition not in filled:
-            change = f"MOVE PARTITION ID {literal(partition)} TO TABLE {staging.healed}"
+            change = f"MOVE PARTITION ID {literal(partition)} TO TABLE {staging.rewritten}"
         warehouse.command(
             f"ALTER TABLE {target_name(table)} {change}",
             query_id=staging.query_id(f"heal-{partition}"),
-            doing=f"healing {table}",
+            doing=f"rewriting partitions of {table}",
         )
 
 
@@ -136,20 +137,20 @@ def _write_clean(staging: Staging, hours: Collection[datetime]) -> None:
     warehouse, table = staging.warehouse, staging.table
     where = within(table, hours)
     columns = names([*table.column_names, *([staging.target.version] if staging.target.version else [])])
-    warehouse.empty(staging.healed, doing=f"emptying a staging table of {table}")
+    warehouse.empty(staging.rewritten, doing=f"emptying a staging table of {table}")
     warehouse.command(
-        f"INSERT INTO {staging.healed} ({columns}, {identifier(SIGN)}) "
+        f"INSERT INTO {staging.rewritten} ({columns}, {identifier(SIGN)}) "
         f"SELECT {columns}, 1 FROM ({staging.target.stored(where.sql)})",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("clean"),
         doing=f"writing what FINAL shows of {table}",
     )
-    merge_parts(staging, staging.healed_name)
+    merge_parts(staging, staging.rewritten_name)
 
 
 def _keep_old_parts(staging: Staging, partitions: list[str]) -> None:
-    warehouse, kept = staging.warehouse, staging.sick
+    warehouse, kept = staging.warehouse, staging.inconsistent
     warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
     staging.create_like_target(kept, again=True)
     for partition in partitions:

@@ -8,7 +8,7 @@ from backfill_platform.adapters.clickhouse.sql import hour_from, hour_number, id
 from backfill_platform.domain.tables import Table
 
 
-def decided_since(
+def finalizable_sessions(
     warehouse: Warehouse,
     table: Table,
     hours: Collection[datetime],
@@ -16,22 +16,23 @@ def decided_since(
     ended: str,
     gap: timedelta,
     cap: timedelta,
-    horizon: datetime,
+    available_until: datetime,
 ) -> dict[datetime, int]:
-    """How many rows of each hour say `is_open` although a gap after their end lies before `horizon` and before their cap.
+    """How many rows of each hour say `is_open` although a gap after their end lies before `available_until` and their cap.
 
-    `horizon` is the end of what has landed after these hours: such a session is closed, or longer, when it is built again.
+    `available_until` is the end of what has landed after these hours: such a session is closed, or
+    longer, when it is built again.
     """
     if not hours:
         return {}
     where, hour = within(table, hours), hour_number(table)
-    until = f"least(toInt64({{horizon:Int64}}), (toInt64({hour}) + 3600 + {{cap:Int64}}) * 1000000)"
+    until = f"least(toInt64({{available_until:Int64}}), (toInt64({hour}) + 3600 + {{cap:Int64}}) * 1000000)"
     rows = warehouse.rows(
         f"SELECT {hour} AS __hour, count() FROM {target_name(table)} FINAL WHERE {where.sql} AND is_open "
         f"AND toUnixTimestamp64Micro({identifier(ended)}) + {{gap:Int64}} <= {until} GROUP BY __hour",
         parameters={
             **where.parameters,
-            "horizon": int(horizon.timestamp()) * 1_000_000,
+            "available_until": int(available_until.timestamp()) * 1_000_000,
             "cap": int(cap.total_seconds()),
             "gap": int(gap.total_seconds() * 1_000_000),
         },

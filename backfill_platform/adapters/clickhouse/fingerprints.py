@@ -46,7 +46,7 @@ def net(
 
 
 def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
-    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is unhealthy.
+    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is inconsistent.
 
     `target` tells what the table is; without it, it is taken for one without versions.
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from backfill_platform.adapters.delivery.channel import TRY_SECONDS
-from backfill_platform.domain.notification import Message
+from backfill_platform.domain.notification import Notification
 from backfill_platform.errors import ChannelUnavailable, Undeliverable
 
 
@@ -25,7 +25,7 @@ class Command:
         self._argv = tuple(argv)
         self._timeout = timeout
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Notification) -> None:
         """Run it and wait; past the time limit it is killed with all it has started."""
         told = json.dumps(message.as_dict()).encode()
         try:

@@ -10,17 +10,17 @@ from functools import partial
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay
 
 from backfill_platform.adapters.delivery.channel import Channel
-from backfill_platform.domain.notification import Kind, Message
+from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.errors import BackfillError, ChannelUnavailable
 
 
 @dataclass(frozen=True)
-class Watcher:
+class Recipient:
     """Somebody who wants to know: of which kinds of messages, and by which channels."""
 
     name: str
     channels: tuple[Channel, ...]
-    kinds: frozenset[Kind]
+    kinds: frozenset[NotificationKind]
 
 
 @dataclass(frozen=True)
@@ -36,34 +36,34 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of a message on one channel of a watcher. `problem` is empty when it was delivered."""
+    """What became of a message on one channel of a recipient. `problem` is empty when it was delivered."""
 
-    watcher: str
+    recipient: str
     channel: str
     subject: str
     problem: str = ""
 
     def __str__(self) -> str:
         if self.problem:
-            return f"{self.watcher} was not told by {self.channel} ('{self.subject}'): {self.problem}"
-        return f"{self.watcher} was told by {self.channel} ('{self.subject}')"
+            return f"{self.recipient} was not told by {self.channel} ('{self.subject}'): {self.problem}"
+        return f"{self.recipient} was told by {self.channel} ('{self.subject}')"
 
 
 @dataclass
 class _Line:
     """The messages on their way by one channel, one after the other. A daemon thread: it never keeps a process alive."""
 
-    watcher: str
+    recipient: str
     channel: Channel
     patience: Patience
-    waiting: "queue.Queue[tuple[Message, float] | None]" = field(default_factory=queue.Queue)
-    posted: list[Message] = field(default_factory=list)
+    waiting: "queue.Queue[tuple[Notification, float] | None]" = field(default_factory=queue.Queue)
+    posted: list[Notification] = field(default_factory=list)
     done: list[Delivery] = field(default_factory=list)
     thread: threading.Thread | None = None
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Notification) -> None:
         if self.thread is None:
-            self.thread = threading.Thread(target=self._work, name=f"telling {self.watcher}", daemon=True)
+            self.thread = threading.Thread(target=self._work, name=f"telling {self.recipient}", daemon=True)
             self.thread.start()
         self.posted.append(message)
         self.waiting.put((message, time.monotonic() + self.patience.seconds))
@@ -80,9 +80,9 @@ class _Line:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001  # a channel's bug must not silence what comes after; text may be secret
                 problem = f"the channel broke ({type(error).__name__})"
-            self.done.append(Delivery(self.watcher, self.channel.name, message.subject, problem))
+            self.done.append(Delivery(self.recipient, self.channel.name, message.subject, problem))
 
-    def _overtaken(self, message: Message) -> bool:
+    def _overtaken(self, message: Notification) -> bool:
         return self.posted[-1] is not message
 
     def end(self, deadline: float) -> list[Delivery]:
@@ -92,27 +92,29 @@ class _Line:
         self.thread.join(max(0.0, deadline - time.monotonic()))
         done = list(self.done)
         late = "it took too long, and was left to itself"
-        return done + [Delivery(self.watcher, self.channel.name, message.subject, late) for message in self.posted[len(done) :]]
+        return done + [
+            Delivery(self.recipient, self.channel.name, message.subject, late) for message in self.posted[len(done) :]
+        ]
 
 
-class Outbox:
+class Dispatcher:
     """Takes messages and delivers them while others work. `close` waits for what is on its way, up to the patience.
 
     `secrets` are taken out of every message, as is all that looks like one.
     """
 
-    def __init__(self, watchers: Iterable[Watcher], *, secrets: Iterable[str] = (), patience: Patience = PATIENCE) -> None:
+    def __init__(self, recipients: Iterable[Recipient], *, secrets: Iterable[str] = (), patience: Patience = PATIENCE) -> None:
         self._patience = patience
         self._secrets = tuple(secrets)
         self._lines = [
-            (watcher, _Line(watcher.name, channel, patience)) for watcher in watchers for channel in watcher.channels
+            (recipient, _Line(recipient.name, channel, patience)) for recipient in recipients for channel in recipient.channels
         ]
 
-    def post(self, message: Message) -> None:
-        """Send the message to the watchers that want one of its kinds; returns at once."""
+    def post(self, message: Notification) -> None:
+        """Send the message to the recipients that want one of its kinds; returns at once."""
         clean = message.without(self._secrets)
-        for watcher, line in self._lines:
-            if watcher.kinds.intersection(message.kinds):
+        for recipient, line in self._lines:
+            if recipient.kinds.intersection(message.kinds):
                 line.post(clean)
 
     def close(self, seconds: float | None = None) -> tuple[Delivery, ...]:
@@ -121,7 +123,9 @@ class Outbox:
         return tuple(delivery for _, line in self._lines for delivery in line.end(deadline))
 
 
-def deliver(channel: Channel, message: Message, patience: Patience, *, overtaken: Callable[[], bool] = lambda: False) -> None:
+def deliver(
+    channel: Channel, message: Notification, patience: Patience, *, overtaken: Callable[[], bool] = lambda: False
+) -> None:
     """Send the message, again while the channel is unavailable, the patience lasts and it is not overtaken.
 
     Raises what the last try raised.

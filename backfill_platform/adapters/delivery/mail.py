@@ -9,7 +9,7 @@ from email.utils import formatdate, make_msgid
 from typing import Literal
 
 from backfill_platform.adapters.delivery.channel import TRY_SECONDS
-from backfill_platform.domain.notification import Message
+from backfill_platform.domain.notification import Notification
 from backfill_platform.errors import ChannelUnavailable, Undeliverable
 
 Security = Literal["none", "starttls", "tls"]
@@ -37,8 +37,8 @@ class Mail:
         self._user, self._password = user, password
         self._timeout = timeout
 
-    def send(self, message: Message) -> None:
-        """Mail it to everybody of the watcher; some of them refused counts as not delivered."""
+    def send(self, message: Notification) -> None:
+        """Mail it to everybody of the recipient; some of them refused counts as not delivered."""
         mail = EmailMessage()
         mail["Subject"] = message.subject
         mail["From"] = self._sender

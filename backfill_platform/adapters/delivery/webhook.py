@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 import requests
 
 from backfill_platform.adapters.delivery.channel import TRY_SECONDS
-from backfill_platform.domain.notification import Message
+from backfill_platform.domain.notification import Notification
 from backfill_platform.errors import ChannelUnavailable, Undeliverable
 
 _MOST_CHARACTERS = 15_000  # what Mattermost takes; Slack takes 40,000
@@ -21,7 +21,7 @@ class Webhook:
         self._url = url
         self._timeout = timeout
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Notification) -> None:
         """Post the message; a redirect is not followed, because it would carry the message to an address nobody has named."""
         text = f"*{_escaped(message.subject)}*\n{_escaped(message.text)}"
         if len(text) > _MOST_CHARACTERS:

@@ -38,7 +38,7 @@ class LakeFile:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class TableInventory:
     """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
 
     `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a

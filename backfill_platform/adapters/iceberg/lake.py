@@ -32,7 +32,7 @@ from pyiceberg.types import (
 from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from backfill_platform.adapters.iceberg.inventory import Holdings, LakeFile, lake_file, main_files
+from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, lake_file, main_files
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.uris import local_path
@@ -155,15 +155,15 @@ class Lake:
             return set()
         return set(self.rows_by_hour(table)) | _empty_hours(found)
 
-    def holdings(self, table: Table, time: str = "") -> Holdings:
+    def inventory(self, table: Table, time: str = "") -> TableInventory:
         """What `main` has, from the metadata alone, read once; with the spans of the timestamp column `time`."""
         try:
             found = self._catalog.load_table(table.path)
         except NoSuchTableError:
-            return Holdings()
+            return TableInventory()
         files, spans = main_files(found, time)
         snapshots = frozenset(snapshot.snapshot_id for snapshot in found.snapshots())
-        return Holdings(files, frozenset(_empty_hours(found)), snapshots, spans)
+        return TableInventory(files, frozenset(_empty_hours(found)), snapshots, spans)
 
     def gone(self, files: Collection[LakeFile]) -> set[str]:
         """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""

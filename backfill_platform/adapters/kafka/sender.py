@@ -154,13 +154,13 @@ class Lane:
             found[portion.hour] += portion.size - portion.left
         return found
 
-    def send(self, producer: Producer, most: int, horizon: int) -> tuple[int, int]:
+    def send(self, producer: Producer, most: int, available_until: int) -> tuple[int, int]:
         """Hand over messages of one hour up to an event time, at most so many; how many, and their bytes."""
         columns, begin = self._columns, self._at
         moments, hours = columns["moment"], columns["hour"]
         hour = hours[begin]
         end, last = begin, min(self._size, begin + most)
-        while end < last and moments[end] <= horizon and hours[end] == hour:
+        while end < last and moments[end] <= available_until and hours[end] == hour:
             end += 1
         portion = _Portion(self, moments[begin], hour)
         self.sent.append(portion)
@@ -258,8 +258,8 @@ class _Sending:
     def _send_some(self, reached: int) -> bool:
         """Send a portion of the lane that is most behind; False when there is nothing to send now."""
         ready = [(moment, n) for n, lane in enumerate(self._lanes) if (moment := lane.next_moment) is not None]
-        horizon = reached + self._options.max_misalignment
-        if not ready or min(ready)[0] > horizon or self._paused:
+        available_until = reached + self._options.max_misalignment
+        if not ready or min(ready)[0] > available_until or self._paused:
             return False
         now = self._clock()
         if (wait := max(self._messages.wait(now), self._bytes.wait(now))) > 0:
@@ -267,7 +267,7 @@ class _Sending:
             return True
         lane = self._lanes[min(ready)[1]]
         most = _PORTION if self._messages.rate is None else max(1, min(_PORTION, int(self._messages.rate / 20)))
-        count, size = lane.send(self._producer, most, horizon)
+        count, size = lane.send(self._producer, most, available_until)
         self._messages.spend(count)
         self._bytes.spend(size)
         self._sent_bytes += size

@@ -41,7 +41,7 @@ class Closure:
 
     `open_at` pairs each margin with the number of sessions that start in the range and were not closed there: the first entry
     is what a fixed margin of one gap would have cut. The proof of closure is a last entry of zero. `limit` tells why
-    reading stopped otherwise: `cap` or `horizon` (the end of what has landed).
+    reading stopped otherwise: `cap` or `available_until` (the end of what has landed).
     """
 
     open_at: tuple[tuple[timedelta, int], ...] = ()
@@ -52,7 +52,7 @@ class Closure:
         return self.open_at[-1][0] if self.open_at else timedelta(0)
 
     @property
-    def cut_at_first_edge(self) -> int:
+    def cut_at_first_read_end(self) -> int:
         return self.open_at[0][1] if self.open_at else 0
 
     @property
@@ -62,11 +62,11 @@ class Closure:
 
 @dataclass(frozen=True)
 class Followed:
-    """The sessions that are open at the first edge: one row of key and end (microseconds) for each, known up to `edge`."""
+    """The sessions that are open at the first edge: one row of key and end (microseconds) for each, known up to `read_end`."""
 
     sessions: pa.Table
     first_edge: datetime
-    edge: datetime
+    read_end: datetime
     closure: Closure
 
     def rows_of(self, spark: SparkSession, rows: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
@@ -83,8 +83,8 @@ def follow(
     time: str,
     hours: HourRange,
     start: datetime,
-    edges: Iterator[datetime],
-    horizon: datetime,
+    read_ends: Iterator[datetime],
+    available_until: datetime,
 ) -> Followed:
     """Follow the sessions that start in `hours` and are open at the first of the edges, up to the one where all are closed.
 
@@ -93,7 +93,7 @@ def follow(
     open_at: list[tuple[timedelta, int]] = []
     ended: list[pa.Table] = []
     still, first, reached = None, start, start
-    while (still is None or still.num_rows) and (ahead_of := list(islice(edges, _EDGES_AT_ONCE))):
+    while (still is None or still.num_rows) and (ahead_of := list(islice(read_ends, _EDGES_AT_ONCE))):
         if still is None:
             first = ahead_of[0]
             found = _open_at(spark, first, read, ahead, time, hours, start, ahead_of[-1])
@@ -107,13 +107,13 @@ def follow(
                 break
         ended.append(found.filter(pc.invert(is_open)))
     assert still is not None, "a window has an edge"
-    limit = "" if not still.num_rows else ("cap" if reached < horizon else "horizon")
+    limit = "" if not still.num_rows else ("cap" if reached < available_until else "end of the landed hours")
     return Followed(pa.concat_tables([*ended, still]), first, reached, Closure(tuple(open_at), limit))
 
 
 def _open_at(
     spark: SparkSession,
-    edge: datetime,
+    read_end: datetime,
     read: Read,
     ahead: UntilClosed,
     time: str,
@@ -126,17 +126,19 @@ def _open_at(
     One that goes on beyond the hours has an event within a gap of their end, and one within a gap of the edge: only keys that
     have both are looked at. It mostly takes the last hours to see where they start; further back it is looked for the rest.
     """
-    seam = min(hours.end, edge)
+    seam = min(hours.end, read_end)
     around = (
-        read(max(start, seam - ahead.gap), edge).groupBy(ahead.key).agg(F.min(time).alias("_first"), F.max(time).alias(_LAST))
+        read(max(start, seam - ahead.gap), read_end)
+        .groupBy(ahead.key)
+        .agg(F.min(time).alias("_first"), F.max(time).alias(_LAST))
     )
-    keys = around.where((F.col("_first") < F.lit(seam)) & (F.col(_LAST) >= F.lit(edge - ahead.gap))).select(ahead.key)
+    keys = around.where((F.col("_first") < F.lit(seam)) & (F.col(_LAST) >= F.lit(read_end - ahead.gap))).select(ahead.key)
     known, back = [], _GAPS_BACK
     while True:
         begin = max(start, seam - back * ahead.gap)
         events = read(begin, end).select(ahead.key, time).join(F.broadcast(keys), ahead.key, "left_semi")
         sessions = _sessions(events, ahead, time).where(within(SESSION_START, hours))
-        found = sessions.where(F.col(_LAST) > F.lit(_moment(edge) - _length(ahead.gap)))
+        found = sessions.where(F.col(_LAST) > F.lit(_moment(read_end) - _length(ahead.gap)))
         table = _collected(found.select(ahead.key, _LAST, micros(F.col(SESSION_START)).alias(_STARTED)))
         # One whose first event comes within a gap of where reading began may have begun before.
         certain = pc.greater_equal(table[_STARTED], _moment(start if begin == start else begin + ahead.gap))

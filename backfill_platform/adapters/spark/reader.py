@@ -75,13 +75,13 @@ def read_range(
     hours: HourRange,
     window: Window,
     origin: datetime,
-    horizon: datetime,
+    available_until: datetime,
 ) -> RangeRead:
     """The rows of `table` with `time` in the window of `hours`, extended for open keys until they are closed.
 
-    `origin` and `horizon` bound what exists: the first hour of the pipeline and the end of what has landed.
+    `origin` and `available_until` bound what exists: the first hour of the pipeline and the end of what has landed.
     """
-    start, ahead, edges = window.read_from(hours, origin), window.lookahead, window.edges(hours, horizon)
+    start, ahead, read_ends = window.read_from(hours, origin), window.lookahead, window.read_ends(hours, available_until)
 
     @cache
     def plan(begin: datetime, end: datetime) -> Sequence[str]:
@@ -93,12 +93,14 @@ def read_range(
         return frame.where(between(time, begin, end))
 
     if isinstance(ahead, timedelta):
-        edge = next(edges)
-        return RangeRead(read(start, edge), start, edge, len(plan(start, edge)), Closure())
-    found = follow(spark, read, ahead, time=time, hours=hours, start=start, edges=edges, horizon=horizon)
-    first, edge = found.first_edge, found.edge
+        read_end = next(read_ends)
+        return RangeRead(read(start, read_end), start, read_end, len(plan(start, read_end)), Closure())
+    found = follow(
+        spark, read, ahead, time=time, hours=hours, start=start, read_ends=read_ends, available_until=available_until
+    )
+    first, read_end = found.first_edge, found.read_end
     rows = read(start, first)
-    if first < edge:
-        rows = rows.unionByName(found.rows_of(spark, read(first, edge), ahead, time))
-    files = {*plan(start, first), *plan(first, edge)}
-    return RangeRead(rows, start, edge, len(files), found.closure)
+    if first < read_end:
+        rows = rows.unionByName(found.rows_of(spark, read(first, read_end), ahead, time))
+    files = {*plan(start, first), *plan(first, read_end)}
+    return RangeRead(rows, start, read_end, len(files), found.closure)

@@ -25,7 +25,7 @@ _REJECT, _ORDER = "_reject", "_order"
 _REJECTS = f"{EPOCH} bigint, {FAILED} array<string>, {PAYLOAD} string"
 
 
-class Sifted:
+class RejectSplit:
     """The good rows, for one action; after it, how many rows there were, and the rejects.
 
     A context manager: at its end it lets go of what had to be kept after all.

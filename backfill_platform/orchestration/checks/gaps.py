@@ -1,7 +1,7 @@
 """The check `no_gap` of every table of a pipeline, hour by hour: what the detector finds, as Dagster shows it.
 
 A check by itself and not one of the assets' own: it can be evaluated at any time, without materializing anything. The job
-`<pipeline>_look` does so for a range; the gap sensor asks for it where something has changed.
+`<pipeline>_gap_evaluation` does so for a range; the gap sensor asks for it where something has changed.
 """
 
 from contextlib import closing
@@ -15,7 +15,7 @@ from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.errors import BackfillError
-from backfill_platform.orchestration.checks.pending_approval import TEXTS, evaluation, judged
+from backfill_platform.orchestration.checks.pending_approval import TEXTS, evaluation, newest_materializations
 from backfill_platform.orchestration.dagster_overrides.event_log import batched
 from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
@@ -45,7 +45,7 @@ def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
         instance = context.op_execution_context.instance
         for key in context.selected_asset_check_keys:
             name = key.asset_key.to_user_string()
-            known = judged(instance, key.asset_key, [partition_key(hour) for hour in hours])
+            known = newest_materializations(instance, key.asset_key, [partition_key(hour) for hour in hours])
             with batched(instance):
                 for hour in hours:
                     gap = gaps.get((name, hour))

@@ -9,20 +9,20 @@ from backfill_platform.domain.hours import format_hour, partition_key
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Action, Step
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import hour_metadata
-from backfill_platform.repair.outcomes import NO_GAP, NOTHING_WAITS, HourOutcome
+from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL, HourOutcome
 from backfill_platform.repair.publish import DIFFERENCES
 
 TEXTS = {
-    NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. It holds nothing back.",
-    NOTHING_WAITS: "No repair of the hour waits for a person: no dry run differs from the warehouse, no publish was refused. "
-    "Materialize the hour to publish what waits. It holds nothing back.",
+    NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. This check blocks nothing.",
+    NO_PENDING_APPROVAL: "No repair of the hour waits for approval: no dry run differs from the warehouse, and no publish was "
+    "refused. Materialize the hour to approve it. This check blocks nothing.",
 }
 _BATCH = 200
 
-Judged = Mapping[str, JudgedMaterialization]
+Materializations = Mapping[str, JudgedMaterialization]
 
 
-def judged(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Collection[str]) -> Judged:
+def newest_materializations(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Collection[str]) -> Materializations:
     """The newest materialization of each partition that has one.
 
     The web page shows a check of an hour only when it names the materialization that it judged.
@@ -46,8 +46,8 @@ def judged(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Collection[st
     return found
 
 
-def attention(
-    instance: dg.DagsterInstance, step: Step, outcomes: Sequence[HourOutcome], repair: str, known: Judged
+def pending_approvals(
+    instance: dg.DagsterInstance, step: Step, outcomes: Sequence[HourOutcome], repair: str, known: Materializations
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """What a step says about its hours: no gap where one was materialized, and what waits for a person to publish it.
 
@@ -62,18 +62,18 @@ def attention(
         return
     target = dg.AssetKey([WAREHOUSE, step.node.table.name])
     if target != asset:
-        known = judged(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
+        known = newest_materializations(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
     for outcome in outcomes:
         differs = any(outcome.facts.get(name) for name in DIFFERENCES)
         if not outcome.error and (step.action is Action.PUBLISH or not differs):
-            yield evaluation(target, NOTHING_WAITS, outcome.hour, True, "nothing waits", {"repair": repair}, known)
+            yield evaluation(target, NO_PENDING_APPROVAL, outcome.hour, True, "nothing waits", {"repair": repair}, known)
         elif differs:
             why = outcome.error or "a dry run differs from the warehouse"
             how = f"materialize {target.to_user_string()} of {format_hour(outcome.hour)} to publish it"
             if step.from_branch:
                 how = f"materialize {step.node.table} and {how.removeprefix('materialize ')}"
             metadata = hour_metadata(outcome, repair)
-            yield evaluation(target, NOTHING_WAITS, outcome.hour, False, f"{why}; {how}", metadata, known)
+            yield evaluation(target, NO_PENDING_APPROVAL, outcome.hour, False, f"{why}; {how}", metadata, known)
 
 
 def evaluation(
@@ -83,7 +83,7 @@ def evaluation(
     passed: bool,
     text: str,
     metadata: Mapping[str, dg.MetadataValue | str],
-    known: Judged,
+    known: Materializations,
 ) -> dg.AssetCheckEvaluation:
     """The verdict on one hour; a failed one warns, because what it is about holds nothing back by itself."""
     key = partition_key(hour)

@@ -12,7 +12,7 @@ from backfill_platform.domain.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
 from backfill_platform.orchestration.assets import open_context
 from backfill_platform.orchestration.notifications import NOTHING, Notices, telling
-from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_turn
+from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_hours
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.orchestration.run_request import Request
 from backfill_platform.pipelines.spec import Pipeline
@@ -46,7 +46,7 @@ def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition
                 notice = stack.enter_context(telling(context, notices, pipeline, None, undoes=config.repair))
                 asked = Request.from_tags(context.run.tags)
                 request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
-                wait_for_turn(context, pipeline)
+                wait_for_hours(context, pipeline)
                 repair = stack.enter_context(open_context(context, pipeline, connections, _no_spark, request))
                 notice.begin(repair)
                 tables = []

@@ -76,8 +76,8 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NO
 
 def _run(one: RepairRequest, seen: Seen, number: int, job: Job, pipeline: Pipeline, policy: GapPolicy) -> dg.RunRequest:
     reason = f"{len(one.gaps)} gap{'s' * (len(one.gaps) != 1)} found by {pipeline.name}_gaps"
-    contract = None if policy.contract is None else dict(policy.contract)
-    request = Request(reason=reason, requester=f"{pipeline.name}_gaps", contract=contract)
+    change_limits = None if policy.change_limits is None else dict(policy.change_limits)
+    request = Request(reason=reason, requester=f"{pipeline.name}_gaps", change_limits=change_limits)
     return dg.RunRequest(
         run_key=f"{one.key(seen.asked)}#{number}",
         job_name=job.name,

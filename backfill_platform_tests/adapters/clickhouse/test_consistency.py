@@ -1,4 +1,4 @@
-"""Unhealthy hours: named with what is wrong, left alone unless healing is asked for, and then never healed by guessing."""
+"""Inconsistent hours: named with what is wrong, left alone unless healing is asked for, and then never healed by guessing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DAT
 from backfill_platform.adapters.clickhouse.schema import create_target
 from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.domain.tables import Partitioning, Table
-from backfill_platform.errors import ConcurrentWriter, HourLeased, UnhealthyHour, WarehouseError
+from backfill_platform.errors import ConcurrentWriter, HourLeased, InconsistentHour, WarehouseError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
@@ -91,62 +91,64 @@ def merging(warehouse: Warehouse, table: Table) -> None:
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_what_is_wrong_is_said_and_left_alone(warehouse: Warehouse, table: Table, damage: Damage, said: str) -> None:
     damage(warehouse, table)
-    sick = net_rows(warehouse, table)
+    inconsistent = net_rows(warehouse, table)
     results = repair(warehouse, table, [TEN], NEW)
-    assert isinstance(results[TEN].error, UnhealthyHour)
+    assert isinstance(results[TEN].error, InconsistentHour)
     assert said in results[TEN].reason
-    assert "--heal" in results[TEN].reason
-    assert net_rows(warehouse, table) == sick
+    assert "--rewrite-inconsistent" in results[TEN].reason
+    assert net_rows(warehouse, table) == inconsistent
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, out_of_order], ids=lambda damage: damage.__name__)
 def test_healing_ends_with_exactly_the_desired_rows(warehouse: Warehouse, table: Table, damage: Damage) -> None:
     damage(warehouse, table)
-    results = repair(warehouse, table, [TEN], NEW, heal=True)
+    results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     assert results[TEN].status is Status.PUBLISHED
-    assert results[TEN].ailment
+    assert results[TEN].inconsistency
     merging(warehouse, table)
     assert_holds(warehouse, table, [*NEW, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
 
 
 def test_a_dry_run_shows_what_healing_would_change_and_changes_nothing(warehouse: Warehouse, table: Table) -> None:
     two_states(warehouse, table)
-    sick = net_rows(warehouse, table)
-    prepared = dry_run(warehouse, table, [TEN], NEW, heal=True)
+    inconsistent = net_rows(warehouse, table)
+    prepared = dry_run(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     assert (prepared.hours[TEN].status, prepared.diffs[TEN].changed) == (Status.PROVEN, 1)
-    assert net_rows(warehouse, table) == sick
+    assert net_rows(warehouse, table) == inconsistent
 
 
-def test_an_hour_that_is_right_once_it_is_healed_is_healed(warehouse: Warehouse, table: Table) -> None:
+def test_an_hour_that_is_right_once_it_is_rewritten_is_repaired(warehouse: Warehouse, table: Table) -> None:
     doubled(warehouse, table)
-    results = repair(warehouse, table, [TEN], [ADA, BOB], heal=True)
+    results = repair(warehouse, table, [TEN], [ADA, BOB], rewrite_inconsistent=True)
     assert (results[TEN].status, results[TEN].cancels, results[TEN].states) == (Status.PUBLISHED, 0, 0)
     merging(warehouse, table)
     assert_holds(warehouse, table, [ADA, BOB, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
 
 
-def test_healthy_hours_of_a_healed_repair_are_not_rewritten(warehouse: Warehouse, table: Table) -> None:
+def test_healthy_hours_of_a_rewritten_repair_are_not_rewritten(warehouse: Warehouse, table: Table) -> None:
     doubled(warehouse, table)
     far = outside(warehouse, table, [TEN, ELEVEN, TWELVE, LATE])
-    results = repair(warehouse, table, [TEN, ELEVEN], [*NEW, visit(ELEVEN, "cyd")], heal=True)
+    results = repair(warehouse, table, [TEN, ELEVEN], [*NEW, visit(ELEVEN, "cyd")], rewrite_inconsistent=True)
     assert statuses(results) == {TEN: "published", ELEVEN: "unchanged"}
     assert outside(warehouse, table, [TEN, ELEVEN, TWELVE, LATE]) == far
 
 
-def test_another_sick_hour_of_the_partition_is_not_healed_by_the_way(warehouse: Warehouse, declared: MakeTable) -> None:
+def test_another_inconsistent_hour_of_the_partition_is_not_rewritten_by_the_way(
+    warehouse: Warehouse, declared: MakeTable
+) -> None:
     table = declared()
     create_target(warehouse, table)
     warehouse.command(f"SYSTEM STOP MERGES {target_name(table)}", doing="preparing")
     for _ in range(2):
         write_live(warehouse, table, [ADA, visit(ELEVEN, "cyd")])
-    sick = net_rows(warehouse, table)
-    results = repair(warehouse, table, [TEN, TWELVE], [ADA, visit(TWELVE, "new")], heal=True)
+    inconsistent = net_rows(warehouse, table)
+    results = repair(warehouse, table, [TEN, TWELVE], [ADA, visit(TWELVE, "new")], rewrite_inconsistent=True)
     assert statuses(results) == {TEN: "refused", TWELVE: "published"}
     assert "1998-04-30T11 share a partition" in results[TEN].reason
-    assert net_rows(warehouse, table) == sick + as_counter([visit(TWELVE, "new")])
-    assert set(statuses(repair(warehouse, table, [TEN, ELEVEN], [ADA, visit(ELEVEN, "cyd")], heal=True)).values()) == {
-        "published"
-    }
+    assert net_rows(warehouse, table) == inconsistent + as_counter([visit(TWELVE, "new")])
+    assert set(
+        statuses(repair(warehouse, table, [TEN, ELEVEN], [ADA, visit(ELEVEN, "cyd")], rewrite_inconsistent=True)).values()
+    ) == {"published"}
 
 
 def test_a_writer_to_the_partition_stops_the_healing(
@@ -160,35 +162,37 @@ def test_a_writer_to_the_partition_stops_the_healing(
         write_live(warehouse, table, [written])
 
     monkeypatch.setattr(health, "_keep_old_parts", interfere)
-    results = repair(warehouse, table, [TEN], NEW, heal=True)
+    results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert (10, "live") in {(row[0].hour, row[1]) for row in net_rows(warehouse, table)}
 
 
 def test_the_old_parts_are_kept_as_long_as_patches(warehouse: Warehouse, table: Table) -> None:
     doubled(warehouse, table)
-    sick = net_rows(warehouse, table)
-    repair(warehouse, table, [TEN], NEW, heal=True)
+    inconsistent = net_rows(warehouse, table)
+    repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     ((name,),) = warehouse.rows(
-        "SELECT name FROM system.tables WHERE database = {db:String} AND comment = {target:String} AND endsWith(name, '_sick')",
+        "SELECT name FROM system.tables WHERE database = {db:String} AND comment = {target:String} AND endsWith(name, '_replaced')",
         parameters={"db": PATCHES_DATABASE, "target": str(table)},
         doing="looking",
     )
     kept = net_rows(warehouse, table, f"{PATCHES_DATABASE}.`{name}`")
-    assert {row: net for row, net in sick.items() if row[0] == TEN} == {row: net for row, net in kept.items() if row[0] == TEN}
+    assert {row: net for row, net in inconsistent.items() if row[0] == TEN} == {
+        row: net for row, net in kept.items() if row[0] == TEN
+    }
     assert drop_patches(warehouse, table, older_than_days=0) == 2
 
 
 @pytest.mark.parametrize("sign_", [1, -1])
-def test_a_versioned_hour_with_two_versions_or_an_orphan_is_healed(
+def test_a_versioned_hour_with_two_versions_or_an_orphan_is_rewritten(
     warehouse: Warehouse, declared: MakeTable, sign_: int
 ) -> None:
     table = declared()
     create_kind(warehouse, table, "attach, versioned")
     write_live(warehouse, table, [ADA, BOB], version=1)
     write_live(warehouse, table, [ADA], sign=sign_, version=2)
-    assert isinstance(repair(warehouse, table, [TEN], NEW)[TEN].error, UnhealthyHour)
-    assert repair(warehouse, table, [TEN], NEW, heal=True)[TEN].status is Status.PUBLISHED
+    assert isinstance(repair(warehouse, table, [TEN], NEW)[TEN].error, InconsistentHour)
+    assert repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)[TEN].status is Status.PUBLISHED
     assert_holds(warehouse, table, NEW)
 
 
@@ -207,7 +211,7 @@ def test_whatever_was_written_healing_ends_as_desired(
     for hour, who, pages, sign in writes:
         write_live(warehouse, visits, [visit(hour, who, pages=pages)], sign=sign)  # type: ignore[arg-type]
     rows = [visit(TEN, "a", pages=5), visit(ELEVEN, "d")]
-    results = repair(warehouse, visits, [TEN, ELEVEN], rows, heal=True)
+    results = repair(warehouse, visits, [TEN, ELEVEN], rows, rewrite_inconsistent=True)
     assert set(statuses(results).values()) <= {"published", "unchanged"}
     assert_holds(warehouse, visits, rows)
 
@@ -233,20 +237,20 @@ def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothin
 
     monkeypatch.setattr(fingerprints, "partitions", sleep)
     with pytest.raises(WarehouseError):
-        repair(warehouse, visits, [TEN], NEW, heal=True)
+        repair(warehouse, visits, [TEN], NEW, rewrite_inconsistent=True)
     assert len(calls) == 2
     assert net_rows(warehouse, visits) == as_counter(NEW)
 
 
 def test_healing_leases_the_whole_day(warehouse: Warehouse, visits: Table) -> None:
-    with Staging(warehouse, visits, attempt(), [TEN], heals=True) as staging:
+    with Staging(warehouse, visits, attempt(), [TEN], rewrites_partitions=True) as staging:
         assert staging.hours == (TEN,)
         with pytest.raises(HourLeased):
             Lease(warehouse, visits, [LATE], attempt="x", token="y", exclusive=True, patience=0).take()
         Lease(warehouse, visits, [MIDNIGHT], attempt="x", token="y", exclusive=True, patience=0).take()
 
 
-def test_an_hour_that_is_filled_while_its_day_is_healed_is_not_lost(
+def test_an_hour_that_is_filled_while_its_day_is_rewritten_is_not_lost(
     warehouse: Warehouse, visits: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
@@ -259,12 +263,12 @@ def test_an_hour_that_is_filled_while_its_day_is_healed_is_not_lost(
         write_live(warehouse, visits, [visit(TWELVE, "new")])
 
     monkeypatch.setattr(health, "_keep_old_parts", fill)
-    results = repair(warehouse, visits, [TEN], [ADA], heal=True)
+    results = repair(warehouse, visits, [TEN], [ADA], rewrite_inconsistent=True)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert as_counter([visit(TWELVE, "new")]) <= net_rows(warehouse, visits)
 
 
-def test_a_row_that_comes_between_two_readings_of_a_sick_hour_is_not_cancelled(
+def test_a_row_that_comes_between_two_readings_of_a_inconsistent_hour_is_not_cancelled(
     warehouse: Warehouse, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubled(warehouse, table)
@@ -278,6 +282,6 @@ def test_a_row_that_comes_between_two_readings_of_a_sick_hour_is_not_cancelled(
 
     since = fingerprints.net(warehouse, table, [TEN])
     monkeypatch.setattr(fingerprints, "final", late)
-    results = repair(warehouse, table, [TEN], NEW, heal=True, since=since)
+    results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True, since=since)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert as_counter([visit(TEN, "live")]) <= net_rows(warehouse, table)

@@ -17,14 +17,14 @@ from backfill_platform.adapters.delivery.command import Command
 from backfill_platform.adapters.delivery.dispatcher import Patience, deliver
 from backfill_platform.adapters.delivery.mail import Mail
 from backfill_platform.adapters.delivery.webhook import Webhook
-from backfill_platform.domain.notification import Kind, Message
+from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.errors import ChannelUnavailable, Undeliverable
 from backfill_platform_tests.adapters.delivery.rigs import TIMEOUT, TOKEN, Rig, rig
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, Post, hook_server, mail_server
 from backfill_platform_tests.fixtures_warehouse import wait_until
 
-MESSAGE = Message(
-    (Kind.FAILED,),
+MESSAGE = Notification(
+    (NotificationKind.FAILED,),
     "clickstream",
     "[backfill] clickstream: 3 < 4 & naïve",
     "What was wrong: a *broker* <!channel>\n. a line with a dot\n- 1,758 rows → 4,446 & more",

@@ -117,17 +117,17 @@ def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -
 
 
 def test_holdings_are_what_a_scan_finds_with_the_spans_of_the_events(lake: Lake, table: Table, write: Writer) -> None:
-    assert lake.holdings(table).files == ()
+    assert lake.inventory(table).files == ()
     put(lake, table, {hour(n): write(hour(n), 3, late=n * timedelta(minutes=20)) for n in range(4)})
     put(lake, table, {hour(1): write(hour(1), 5), hour(2): []})
-    held = lake.holdings(table, "event_time")
+    held = lake.inventory(table, "event_time")
     assert list(held.files) == lake.files(table)
     assert [(file.hour, file.rows) for file in held.files] == [(hour(0), 3), (hour(1), 5), (hour(3), 3)]
     assert held.empty == {hour(2)}
     spans = [held.spans[file.uri] for file in held.files]
     starts = [hour(0), hour(1), hour(2)]
     assert spans == [(at, at + timedelta(seconds=rows - 1)) for at, rows in zip(starts, (3, 5, 3), strict=True)]
-    assert lake.holdings(table).spans == {}
+    assert lake.inventory(table).spans == {}
 
 
 def test_holdings_read_a_manifest_once_and_see_every_change(
@@ -144,7 +144,7 @@ def test_holdings_read_a_manifest_once_and_see_every_change(
 
     def look() -> list[tuple[datetime, int]]:
         read.clear()
-        return [(file.hour, file.rows) for file in lake.holdings(table, "event_time").files]
+        return [(file.hour, file.rows) for file in lake.inventory(table, "event_time").files]
 
     put(lake, table, {hour(0): write(hour(0), 3)})
     put(lake, table, {hour(1): write(hour(1), 3)})
@@ -170,7 +170,7 @@ def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Write
     assert snapshot is not None
     assert len(snapshot.manifests(found.io)) <= 4
     assert lake.rows_by_hour(table) == {hour(n): 8 if n == 0 else 2 for n in range(8)}
-    assert list(lake.holdings(table).files) == lake.files(table)
+    assert list(lake.inventory(table).files) == lake.files(table)
 
 
 def test_a_reader_sees_the_old_hour_or_the_new_one_but_no_mixture(lake: Lake, table: Table, write: Writer) -> None:
@@ -182,12 +182,12 @@ def test_a_reader_sees_the_old_hour_or_the_new_one_but_no_mixture(lake: Lake, ta
         while not stop.is_set():
             seen.append(tuple(sorted(lake.rows_by_hour(table).values())))
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    recipient = threading.Thread(target=watch)
+    recipient.start()
     for rows in range(2, 8):
         put(lake, table, {hour(n): write(hour(n), rows) for n in range(3)})
     stop.set()
-    watcher.join()
+    recipient.join()
     assert set(seen) <= {(rows,) * 3 for rows in range(1, 8)}
     assert len(set(seen)) > 1
 

@@ -76,7 +76,9 @@ def test_a_key_changes_only_the_order_of_work(
     assert counts.kept == {hour(at): kept[at] for at in (0, 1) if kept[at]}
     assert counts.events == counts.accounted_for == len(events)
     if by_client:
-        sessions = sessionize(set(events), key=lambda e: e[1], time=lambda e: hour(e[0]), gap=GAP, cap=GAP, horizon=hour(9))
+        sessions = sessionize(
+            set(events), key=lambda e: e[1], time=lambda e: hour(e[0]), gap=GAP, cap=GAP, available_until=hour(9)
+        )
         starts = {(one.key, hour(at).timestamp()): one.started_at.timestamp() for one in sessions for at, _, _ in one.events}
         rows = found.rows.select("client", F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start"))
         assert {(row["client"], row["at"]): row["start"] for row in rows.collect()} == starts

@@ -49,8 +49,10 @@ class Files:
         return [path for found, path in self.by_hour.items() if found < end and start < found + HOUR]
 
 
-def read(spark: "SparkSession", files: Files, hours: HourRange, window: Window, horizon: datetime) -> RangeRead:
-    return read_range(spark, EVENTS, files.plan, time="at", hours=hours, window=window, origin=T0, horizon=horizon)
+def read(spark: "SparkSession", files: Files, hours: HourRange, window: Window, available_until: datetime) -> RangeRead:
+    return read_range(
+        spark, EVENTS, files.plan, time="at", hours=hours, window=window, origin=T0, available_until=available_until
+    )
 
 
 def owned(result: RangeRead, hours: HourRange, cap: timedelta) -> Owned:
@@ -66,8 +68,8 @@ def owned(result: RangeRead, hours: HourRange, cap: timedelta) -> Owned:
     )
 
 
-def reference(clicks: list[Click], horizon: datetime, cap: timedelta) -> Owned:
-    found = sessionize(clicks, key=lambda c: c.client, time=lambda c: c.at, gap=GAP, cap=cap, horizon=horizon)
+def reference(clicks: list[Click], available_until: datetime, cap: timedelta) -> Owned:
+    found = sessionize(clicks, key=lambda c: c.client, time=lambda c: c.at, gap=GAP, cap=cap, available_until=available_until)
     return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
 
 
@@ -83,12 +85,12 @@ def test_every_chunking_gives_the_sessions_of_the_reference(
     spark: "SparkSession", tmp_path: Path, cap: timedelta, hours: int, sizes: tuple[int, ...]
 ) -> None:
     clicks = random_clicks(11, hours=hours, clients=80)
-    files, horizon = Files(spark, tmp_path / "events", clicks), hour(hours)
+    files, available_until = Files(spark, tmp_path / "events", clicks), hour(hours)
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=cap))
-    expected = reference(clicks, horizon, cap)
+    expected = reference(clicks, available_until, cap)
     for size in sizes:
         chunks = [HourRange(hour(n), hour(min(n + size, hours))) for n in range(0, hours, size)]
-        found = sum((owned(read(spark, files, chunk, window, horizon), chunk, cap) for chunk in chunks), Counter())
+        found = sum((owned(read(spark, files, chunk, window, available_until), chunk, cap) for chunk in chunks), Counter())
         assert found == expected, f"in chunks of {size} hours"
 
 
@@ -99,7 +101,7 @@ def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "S
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
     result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(6))
     assert result.closure.open_at == ((GAP, 1), (3 * GAP, 1), (7 * GAP, 0))
-    assert result.closure.cut_at_first_edge == 1
+    assert result.closure.cut_at_first_read_end == 1
     assert result.closure.still_open == 0
     assert result.closure.limit == ""
     assert result.closure.margin == 7 * GAP
@@ -145,11 +147,11 @@ def test_only_sessions_that_may_have_begun_earlier_are_looked_for_further_back(
     files = Files(spark, tmp_path / "events", clicks)
     hours = HourRange(hour(0), hour(end))
     result = read_range(
-        spark, EVENTS, files.plan, time="at", hours=hours, window=WINDOW, origin=hour(-30), horizon=hour(end + 9)
+        spark, EVENTS, files.plan, time="at", hours=hours, window=WINDOW, origin=hour(-30), available_until=hour(end + 9)
     )
     # Five are open; the first look knows where two of them begin, the second one more, and of the others one began before.
     assert looks == [5, 3, 1]
-    assert (result.closure.cut_at_first_edge, result.closure.still_open) == (4, 0)
+    assert (result.closure.cut_at_first_read_end, result.closure.still_open) == (4, 0)
 
 
 def test_beyond_the_first_margin_only_events_of_the_open_sessions_are_read(spark: "SparkSession", tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_sessions_that_go_back_beyond_the_last_hours_of_a_long_range_are_known_b
     long = read(spark, files, HourRange(hour(1), hour(7)), WINDOW, hour(12))
     assert long.closure.open_at == ((GAP, 1), (3 * GAP, 0))
     whole = read(spark, files, HourRange(hour(0), hour(7)), WINDOW, hour(12))
-    assert whole.closure.cut_at_first_edge == 2
+    assert whole.closure.cut_at_first_read_end == 2
 
 
 def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSession", tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def by_spark(spark: "SparkSession", rows: Rows, cap: timedelta) -> Counter[tuple
 
 
 def by_reference(rows: Rows, cap: timedelta) -> Counter[tuple[int, datetime, datetime, int]]:
-    horizon = T0 + timedelta(days=400)
-    found = sessionize(rows, key=lambda r: r[0], time=lambda r: r[1], gap=GAP, cap=cap, horizon=horizon)
+    available_until = T0 + timedelta(days=400)
+    found = sessionize(rows, key=lambda r: r[0], time=lambda r: r[1], gap=GAP, cap=cap, available_until=available_until)
     return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.adapters.spark import split_rejects as sift
 from backfill_platform.adapters.spark.checks import FAILED
-from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, Sifted
+from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
 from backfill_platform_tests.events import hour
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
     return spark.createDataFrame(rows, f"hour timestamp, n long, {FAILED} array<string>").repartition(3)
 
 
-def sifted(spark: "SparkSession", rows: list[Row], **limits: int) -> Sifted:
-    return Sifted(frame(spark, rows), "hour", F.repeat(F.lit('é,"'), F.col("n").cast("int")), **limits)
+def split(spark: "SparkSession", rows: list[Row], **limits: int) -> RejectSplit:
+    return RejectSplit(frame(spark, rows), "hour", F.repeat(F.lit('é,"'), F.col("n").cast("int")), **limits)
 
 
-def rejected(found: Sifted) -> Counter[tuple[int, tuple[str, ...], str]]:
+def rejected(found: RejectSplit) -> Counter[tuple[int, tuple[str, ...], str]]:
     rejects = found.rejects()
     rows = [] if rejects is None else rejects.collect()
     return Counter((row[EPOCH], tuple(row[FAILED]), row[PAYLOAD]) for row in rows)
@@ -44,7 +44,7 @@ def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
 def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
     spark: "SparkSession", most: int, letters: int, computed_again: bool
 ) -> None:
-    with sifted(spark, GOOD + BAD, most=most, letters=letters) as found:
+    with split(spark, GOOD + BAD, most=most, letters=letters) as found:
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.good.columns == ["hour", "n", FAILED]
         assert found.rows == 6
@@ -61,7 +61,7 @@ def test_what_was_seen_twice_is_counted_and_computed_anew(spark: "SparkSession",
         return {name: found * 2 for name, found in seen.items()}
 
     monkeypatch.setattr(sift, "observed", twice)
-    with sifted(spark, GOOD + BAD) as found:
+    with split(spark, GOOD + BAD) as found:
         assert found.good.count() == 3
         assert (found.rows, rejected(found)) == (12, expected(BAD * 2))
         assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
@@ -69,7 +69,7 @@ def test_what_was_seen_twice_is_counted_and_computed_anew(spark: "SparkSession",
 
 
 def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession") -> None:
-    with sifted(spark, [*GOOD, (None, 6, [])]) as found:
+    with split(spark, [*GOOD, (None, 6, [])]) as found:
         assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
         assert found.rows == 4
         assert found.rejects() is None
@@ -77,7 +77,7 @@ def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession"
 
 
 def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
-    with sifted(spark, GOOD + BAD) as found:
+    with split(spark, GOOD + BAD) as found:
         nobody = spark.createDataFrame([], "n long")
         joined = found.good.join(nobody, "n").persist()
         assert joined.agg(F.count("*")).collect()[0][0] == 0
@@ -88,7 +88,7 @@ def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") 
 
 
 def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
-    with sifted(spark, []) as found:
+    with split(spark, []) as found:
         assert found.good.collect() == []
         assert not found.rows
         assert found.count_anew() == ({}, 0)

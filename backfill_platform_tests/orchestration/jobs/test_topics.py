@@ -15,11 +15,11 @@ from backfill_platform.definitions import build_definitions
 from backfill_platform.detection.validation import Verdict, check
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour, partition_key
 from backfill_platform.orchestration.assets import asset_specs
-from backfill_platform.orchestration.checks.delivery_counts import hop_checks
+from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
 from backfill_platform.orchestration.jobs.topics import drain_job, drain_job_name, replay_job, replay_job_name
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.settings import Settings
-from backfill_platform.topics.delivery_counts import REPLAY_COUNTS
+from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
 from backfill_platform_tests.adapters.kafka.scrape import scraping
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.fixtures_pipeline import open_lake
@@ -52,11 +52,11 @@ def definitions(world: World) -> dg.Definitions:
     pipeline, partitions = world.pipeline, shared_partitions([world.pipeline])
     return dg.Definitions(
         assets=asset_specs(pipeline, partitions),
-        asset_checks=[hop_checks(pipeline, partitions)],
+        asset_checks=[delivery_count_checks(pipeline, partitions)],
         jobs=[
             replay_job(pipeline, [pipeline]),
             drain_job(pipeline),
-            dg.define_asset_job("count", dg.AssetSelection.checks(hop_checks(pipeline, partitions))),
+            dg.define_asset_job("count", dg.AssetSelection.checks(delivery_count_checks(pipeline, partitions))),
         ],
         resources={"connections": Opened(world), "spark": SparkHolder(world.spark)},
     )
@@ -81,8 +81,8 @@ def resend(world: World, instance: dg.DagsterInstance, **config: Any) -> dg.Exec
 
 
 def verdicts(world: World, instance: dg.DagsterInstance) -> dict[str, bool]:
-    """The newest verdict of `replay_counts` of each hour that has one."""
-    key = dg.AssetCheckKey(dg.AssetKey(list(world.pipeline.raw.table.path)), REPLAY_COUNTS)
+    """The newest verdict of `delivery_counts` of each hour that has one."""
+    key = dg.AssetCheckKey(dg.AssetKey(list(world.pipeline.raw.table.path)), DELIVERY_COUNTS)
     found = {}
     for one in reversed(instance.event_log_storage.get_asset_check_execution_history(key, limit=100)):
         if one.event is not None and one.partition is not None:
@@ -121,7 +121,7 @@ def test_a_replay_and_its_drain_are_counted_by_a_check_of_the_raw_hours(world: W
 
     assert drain(world, instance).success
     assert verdicts(world, instance) == dict.fromkeys(KEYS, True)
-    found = [one for one in check(world.context(), hours) if one.check == REPLAY_COUNTS]
+    found = [one for one in check(world.context(), hours) if one.check == DELIVERY_COUNTS]
     assert [one.count(Verdict.PASSED) for one in found] == [2]
     assert "10 selected, 10 acknowledged, 10 persisted" in found[0].hours[T0 + HOUR][1]
 
@@ -137,7 +137,7 @@ def test_a_replay_and_its_drain_are_counted_by_a_check_of_the_raw_hours(world: W
     wrong = drain(world, instance)
     assert "10 selected, 10 acknowledged, 11 persisted" in failure(wrong)
     assert verdicts(world, instance) == {KEYS[0]: True, KEYS[1]: False}
-    (judged,) = [one for one in check(world.context(), hours) if one.check == REPLAY_COUNTS]
+    (judged,) = [one for one in check(world.context(), hours) if one.check == DELIVERY_COUNTS]
     assert (judged.count(Verdict.PASSED), judged.count(Verdict.FAILED)) == (1, 1)
 
     # The check by itself says the same.
@@ -196,4 +196,4 @@ def test_jobs_of_topics_are_there_where_a_cluster_is_named(tmp_path: Path, monke
     jobs, checks = names("{}")
     more_jobs, more_checks = names('{"bootstrap.servers": "127.0.0.1:1"}')
     assert {name.partition("_")[2] for name in more_jobs - jobs} == {"replay", "drain"}
-    assert more_checks - checks == {REPLAY_COUNTS}
+    assert more_checks - checks == {DELIVERY_COUNTS}

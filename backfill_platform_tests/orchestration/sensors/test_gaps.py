@@ -12,13 +12,13 @@ import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.delivery.dispatcher import Patience, Watcher
+from backfill_platform.adapters.delivery.dispatcher import Patience, Recipient
 from backfill_platform.adapters.delivery.webhook import Webhook
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.gap_policy import GapPolicy, OnGap
 from backfill_platform.domain.hours import HourRange, partition_key
 from backfill_platform.domain.notification import Kind
-from backfill_platform.notifications.recipients import Watch
+from backfill_platform.notifications.recipients import Audience
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.in_process import dagster_instance
@@ -70,7 +70,7 @@ class Watched:
         partitions = shared_partitions([pipeline])
         assets, checks = pipeline_assets(pipeline, partitions), gap_checks(pipeline, partitions)
         repair = dg.define_asset_job("clickstream_repair", dg.AssetSelection.assets(assets))
-        look = dg.define_asset_job("clickstream_look", dg.AssetSelection.checks(checks))
+        look = dg.define_asset_job("clickstream_gap_evaluation", dg.AssetSelection.checks(checks))
         return dg.Definitions(
             assets=[assets],
             asset_checks=[checks],
@@ -93,10 +93,10 @@ class Watched:
             result = sensor(context)
         assert isinstance(result, dg.SensorResult)
         self.cursor = result.cursor
-        looks = [one for one in result.run_requests or [] if one.job_name == "clickstream_look"]
+        looks = [one for one in result.run_requests or [] if one.job_name == "clickstream_gap_evaluation"]
         assert looks == (result.run_requests or [])[: len(looks)], "a repair is launched after the look that it waits for"
         for one in looks:
-            job = definitions.resolve_job_def("clickstream_look")
+            job = definitions.resolve_job_def("clickstream_gap_evaluation")
             assert job.execute_in_process(instance=self.instance, tags=dict(one.tags)).success
         repairs = [one for one in result.run_requests or [] if one.job_name == "clickstream_repair"]
         return Tick(repairs, len(looks), str(result.skip_reason.skip_message if result.skip_reason else ""))
@@ -215,7 +215,9 @@ def test_a_repair_waits_until_the_look_has_shown_what_it_mends(watched: Watched,
     world.damage(world.sessions, "DELETE", hour(2))
     (request,) = watched.tick().repairs
     look = watched.instance.create_run_for_job(
-        watched.definitions(PUBLISH).resolve_job_def("clickstream_look"), status=dg.DagsterRunStatus.STARTED, tags=request.tags
+        watched.definitions(PUBLISH).resolve_job_def("clickstream_gap_evaluation"),
+        status=dg.DagsterRunStatus.STARTED,
+        tags=request.tags,
     )
     watched.instance.add_run_tags(look.run_id, {"dagster/tick": "7"})
     ending = threading.Timer(3, lambda: watched.instance.report_run_failed(look))
@@ -242,14 +244,14 @@ def test_a_policy_of_reports_asks_for_nothing_and_shows_what_is_wrong(watched: W
 
 @pytest.fixture
 def hook(watched: Watched) -> Iterator[Hook]:
-    """Where a watcher of the world is told by webhook."""
+    """Where a recipient of the world is told by webhook."""
     with hook_server() as hook:
-        watcher = Watcher("web-team", (Webhook(hook.url),), frozenset({Kind.WAITING}))
-        watched.notices = Notices(Watch((watcher,), patience=Patience(2, 0.05)), lambda: "https://dagster.example")
+        recipient = Recipient("web-team", (Webhook(hook.url),), frozenset({Kind.WAITING}))
+        watched.notices = Notices(Audience((recipient,), patience=Patience(2, 0.05)), lambda: "https://dagster.example")
         yield hook
 
 
-def test_watchers_hear_of_reported_gaps_once_for_their_evidence_and_what_to_run(watched: Watched, hook: Hook) -> None:
+def test_recipients_hear_of_reported_gaps_once_for_their_evidence_and_what_to_run(watched: Watched, hook: Hook) -> None:
     world = watched.world
     assert watched.tick(GapPolicy()).looks == 0
     assert hook.texts == []
@@ -274,7 +276,7 @@ def test_watchers_hear_of_reported_gaps_once_for_their_evidence_and_what_to_run(
 
 
 @pytest.mark.parametrize("answer", [Answer(404), Answer(after=60)], ids=["refuses", "hangs"])
-def test_a_watcher_that_cannot_be_told_costs_no_look(watched: Watched, hook: Hook, answer: Answer) -> None:
+def test_a_recipient_that_cannot_be_told_costs_no_look(watched: Watched, hook: Hook, answer: Answer) -> None:
     hook.answers.append(answer)
     watched.world.damage(watched.world.hourly, "DELETE", hour(2))
     assert watched.tick(GapPolicy()).looks == 1
@@ -296,23 +298,23 @@ def test_a_rehearsal_waits_for_a_person_who_publishes_it_by_materializing_the_ho
     (request,) = watched.tick(policy).repairs
     assert watched.run(request, policy)
     assert world.net() == spoilt
-    assert watched.check(copy, "nothing_waits", 2) is False
+    assert watched.check(copy, "no_pending_approval", 2) is False
     tags = range_tags(HourRange(hour(2), hour(3)))
     assert watched.run(dg.RunRequest(tags=tags, asset_selection=[dg.AssetKey(copy.split("/"))]), policy)
     assert world.net() == damaged
-    assert watched.check(copy, "nothing_waits", 2) is True
+    assert watched.check(copy, "no_pending_approval", 2) is True
 
 
-def test_a_repair_outside_the_contract_waits_with_its_difference(watched: Watched) -> None:
+def test_a_repair_outside_the_change_limits_waits_with_its_difference(watched: Watched) -> None:
     world, copy = watched.world, f"warehouse/{watched.world.sessions}"
     world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(2))
-    policy = GapPolicy(OnGap.PUBLISH, contract={"columns": ["errors"]})
+    policy = GapPolicy(OnGap.PUBLISH, change_limits={"columns": ["errors"]})
     (request,) = watched.tick(policy).repairs
     assert not watched.run(request, policy)
-    assert watched.check(copy, "nothing_waits", 2) is False
-    evaluation = watched.evaluation(copy, "nothing_waits", 2)
+    assert watched.check(copy, "no_pending_approval", 2) is False
+    evaluation = watched.evaluation(copy, "no_pending_approval", 2)
     assert evaluation is not None
-    assert "outside the contract" in str(evaluation.description)
+    assert "beyond the change limits" in str(evaluation.description)
     assert "bytes" in str(evaluation.metadata["samples"].value)
     assert watched.tick(policy).repairs == []
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from backfill_platform.adapters.clickhouse import fingerprints
-from backfill_platform.adapters.clickhouse.consistency import disagreement, unhealthy
+from backfill_platform.adapters.clickhouse.consistency import disagreement, inconsistencies
 from backfill_platform.adapters.clickhouse.publishing.diff import (
     HourDiff,
     describe,
@@ -45,24 +45,25 @@ class Status(StrEnum):
 class HourPublish:
     """The result of an hour: net state before, what it should be, net state after (None where it was not read).
 
-    `ailment` says what healing took away, or will take away; `pre` is what FINAL shows then, and `net` the net state itself.
+    `inconsistency` says what the rewrite took away, or will take away; `before` is what FINAL shows then, and `net` the net
+    state itself.
     """
 
     hour: datetime
     status: Status
-    pre: Fingerprint
-    want: Fingerprint
-    post: Fingerprint | None = None
+    before: Fingerprint
+    desired: Fingerprint
+    after: Fingerprint | None = None
     cancels: int = 0
     states: int = 0
     error: BackfillError | None = None
-    ailment: str = ""
+    inconsistency: str = ""
     net: Fingerprint | None = None
 
     @property
     def untouched(self) -> int:
         """Stored rows that the repair leaves as they are."""
-        return self.pre.rows - self.cancels
+        return self.before.rows - self.cancels
 
     @property
     def reason(self) -> str:
@@ -78,7 +79,7 @@ class Prepared:
     hours: Mapping[datetime, HourPublish]
     diffs: Mapping[datetime, HourDiff]
     samples: int
-    heal: bool
+    rewrite_inconsistent: bool
 
 
 def prepare(
@@ -87,63 +88,69 @@ def prepare(
     *,
     since: Mapping[datetime, Fingerprint] | None = None,
     samples: int = 5,
-    heal: bool = False,
+    rewrite_inconsistent: bool = False,
     on_step: OnStep = no_step,
 ) -> Prepared:
     """Validate the loaded rows, pass each hour through the health gate, write the delta, prove and describe it.
 
     `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused with
-    ConcurrentWriter, because the rows cannot know of it. With `heal`, an unhealthy hour is compared as FINAL shows it, which
-    is what `publish` makes of it first.
-    Writes nothing outside the staging tables. Raises CheckFailed when desired rows lie outside the hours.
+    ConcurrentWriter, because the rows cannot know of it. With `rewrite_inconsistent`, an inconsistent hour is compared as FINAL
+    shows it, which is what `publish` makes of it first. Writes nothing outside the staging tables. Raises CheckFailed when
+    desired rows lie outside the hours.
     """
     repeated = staging.validate(hours)
-    want = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
+    desired = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
     on_step("validated")
-    results = look(staging, want, heal=heal)
+    results = look(staging, desired, rewrite_inconsistent=rewrite_inconsistent)
     on_step("fingerprinted")
     for hour, result in results.items():
         if since is not None and hour in since and since[hour] != result.net and result.status is Status.PROVEN:
             results[hour] = refused(result, _written_since(staging.table, hour))
     for hour, error in repeated.items():
         results[hour] = refused(results[hour], error)
-    return described(staging, stage_delta(staging, results, on_step), samples=samples, heal=heal)
+    return described(
+        staging, stage_delta(staging, results, on_step), samples=samples, rewrite_inconsistent=rewrite_inconsistent
+    )
 
 
-def look(staging: Staging, want: Mapping[datetime, Fingerprint], *, heal: bool) -> dict[datetime, HourPublish]:
+def look(
+    staging: Staging, desired: Mapping[datetime, Fingerprint], *, rewrite_inconsistent: bool
+) -> dict[datetime, HourPublish]:
     """What each hour holds now, and so what is to be done with it: nothing, a delta, or no repair at all."""
     warehouse, table, target = staging.warehouse, staging.table, staging.target
     if target.replicated:
         warehouse.command(f"SYSTEM SYNC REPLICA {target_name(table)}", doing=f"waiting for the replica of {table} to catch up")
     for _ in range(ROUNDS):
-        net = fingerprints.net(warehouse, table, want.keys())
-        final = fingerprints.final(warehouse, table, want.keys(), target)
-        differing = {hour: (net[hour], final[hour]) for hour in want if net[hour] != final[hour]}
+        net = fingerprints.net(warehouse, table, desired.keys())
+        final = fingerprints.final(warehouse, table, desired.keys(), target)
+        differing = {hour: (net[hour], final[hour]) for hour in desired if net[hour] != final[hour]}
         # It may only be that somebody wrote between the two readings.
         if fingerprints.net(warehouse, table, differing) == {hour: net[hour] for hour in differing}:
             break
-    sick = unhealthy(warehouse, target, differing)
-    full = exhausted(staging, want.keys()) if target.version else {}
+    inconsistent = inconsistencies(warehouse, target, differing)
+    full = exhausted(staging, desired.keys()) if target.version else {}
     results = {}
-    for hour in sorted(want):
-        result = HourPublish(hour, Status.PROVEN, final[hour], want[hour], net=net[hour])
+    for hour in sorted(desired):
+        result = HourPublish(hour, Status.PROVEN, final[hour], desired[hour], net=net[hour])
         if hour in differing:
-            error = sick.get(hour) or disagreement(table, hour)
-            result = replace(result, ailment=str(error)) if heal else refused(result, error)
+            error = inconsistent.get(hour) or disagreement(table, hour)
+            result = replace(result, inconsistency=str(error)) if rewrite_inconsistent else refused(result, error)
         elif hour in full:
             result = refused(result, full[hour])
-        elif final[hour] == want[hour]:
-            result = replace(result, status=Status.UNCHANGED, post=final[hour])
+        elif final[hour] == desired[hour]:
+            result = replace(result, status=Status.UNCHANGED, after=final[hour])
         results[hour] = result
     return results
 
 
-def described(staging: Staging, results: Mapping[datetime, HourPublish], *, samples: int, heal: bool) -> Prepared:
+def described(
+    staging: Staging, results: Mapping[datetime, HourPublish], *, samples: int, rewrite_inconsistent: bool
+) -> Prepared:
     """The staged delta with its description."""
-    sound = {hour: result.pre for hour, result in results.items() if result.status is not Status.REFUSED}
+    sound = {hour: result.before for hour, result in results.items() if result.status is not Status.REFUSED}
     delta = {hour: (results[hour].cancels, results[hour].states) for hour in to_publish(results)}
     diffs = describe(staging, sound, delta, samples=samples)
-    return Prepared(staging, results, diffs, samples, heal)
+    return Prepared(staging, results, diffs, samples, rewrite_inconsistent)
 
 
 def to_publish(results: Mapping[datetime, HourPublish]) -> tuple[datetime, ...]:
@@ -200,7 +207,7 @@ def _portions(results: list[HourPublish]) -> Iterator[list[datetime]]:
     hours: list[datetime] = []
     rows = 0
     for result in results:
-        size = result.pre.rows + result.want.rows
+        size = result.before.rows + result.desired.rows
         if hours and rows + size > ROWS_PER_INSERT:
             yield hours
             hours, rows = [], 0
@@ -211,7 +218,7 @@ def _portions(results: list[HourPublish]) -> Iterator[list[datetime]]:
 
 
 def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collection[datetime]) -> dict[datetime, ProofFailed]:
-    """Fill in the counts of each hour; return the hours where `pre + delta` is not `want`."""
+    """Fill in the counts of each hour; return the hours where `pre + delta` is not `desired`."""
     warehouse, table = staging.warehouse, staging.table
     delta = fingerprints.net(warehouse, table, hours, source=staging.delta)
     counted = warehouse.rows(
@@ -225,11 +232,11 @@ def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collec
         results[hour] = replace(results[hour], cancels=cancels, states=states)
     return {
         hour: ProofFailed(
-            f"{table} {format_hour(hour)}: the delta does not add up: {results[hour].pre} + {delta[hour]} is not "
-            f"{results[hour].want}; nothing was published. Does the table have a TTL that drops rows of this hour?"
+            f"{table} {format_hour(hour)}: the delta does not add up: {results[hour].before} + {delta[hour]} is not "
+            f"{results[hour].desired}; nothing was published. Does the table have a TTL that drops rows of this hour?"
         )
         for hour in hours
-        if results[hour].pre + delta[hour] != results[hour].want
+        if results[hour].before + delta[hour] != results[hour].desired
     }
 
 

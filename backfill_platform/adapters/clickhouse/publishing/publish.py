@@ -3,7 +3,7 @@
     with Staging(warehouse, table, attempt, hours) as staging:    lease, fence earlier attempts, create staging tables
         staging.load_files(paths, expected)                       the lake's rows, counted
         prepared = prepare(staging, hours)                        validate, gate, diff, prove: a dry run ends here
-        results = publish(prepared)                               keep the patch, heal, look again, publish, verify
+        results = publish(prepared)                               keep the patch, rewrite, compare again, publish, verify
 
 Both walk the same steps, so a dry run cannot drift from a run.
 
@@ -22,7 +22,7 @@ from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import TRIES, resend
-from backfill_platform.adapters.clickhouse.consistency import heal
+from backfill_platform.adapters.clickhouse.consistency import rewrite_partitions
 from backfill_platform.adapters.clickhouse.preconditions import Mode, check_target
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS
 from backfill_platform.adapters.clickhouse.publishing.patches import confirm_patch, forget_patch, keep_patch
@@ -54,9 +54,9 @@ from backfill_platform.domain.hours import format_hour
 from backfill_platform.errors import (
     BackfillError,
     ConcurrentWriter,
+    InconsistentHour,
     PreconditionError,
     ProofFailed,
-    UnhealthyHour,
 )
 
 _TAKEN_OVER = "(when the staging table is gone, a newer attempt has taken over)"
@@ -70,14 +70,14 @@ def no_objection(prepared: Prepared) -> Mapping[datetime, BackfillError]:
 
 
 def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnStep = no_step) -> tuple[HourPublish, ...]:
-    """Publish the proven hours but those that `refuse` objects to (a contract), and verify them; a result for each hour.
+    """Publish the proven hours but those that `refuse` objects to (change limits), and verify them; a result for each hour.
 
     Hours that somebody else has written since `prepare` are compared anew, a few times. They are refused with ConcurrentWriter
     when the repair would now undo what was written. Raises WarehouseUnavailable when the answer to the publish is lost: it
     may have happened, and a new attempt finds out; LeaseLost when this attempt slept too long.
     """
     staging = prepared.staging
-    healed: set[datetime] = set()
+    rewritten: set[datetime] = set()
     for _ in range(ROUNDS):
         objections = refuse(prepared)
         results = {
@@ -91,12 +91,12 @@ def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnSte
             return tuple(results.values())
         keep_patch(staging)
         on_step("kept")
-        sick = [hour for hour in to_publish(results) if results[hour].ailment and hour not in healed]
-        if sick:
-            incurable = _heal(staging, sick, on_step)
-            healed |= set(sick) - incurable.keys()
-            results |= {hour: refused(results[hour], error) for hour, error in incurable.items()}
-            if incurable:
+        inconsistent = [hour for hour in to_publish(results) if results[hour].inconsistency and hour not in rewritten]
+        if inconsistent:
+            failed = _rewrite_partitions(staging, inconsistent, on_step)
+            rewritten |= set(inconsistent) - failed.keys()
+            results |= {hour: refused(results[hour], error) for hour, error in failed.items()}
+            if failed:
                 prepared = replace(prepared, hours=stage_delta(staging, results, on_step))
                 continue
         late = _last_look(staging, results, on_step)
@@ -108,13 +108,13 @@ def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnSte
     return tuple(results.values())
 
 
-def _heal(staging: Staging, hours: Collection[datetime], on_step: OnStep) -> dict[datetime, BackfillError]:
-    """Heal the hours; those that cannot be healed, with the reason."""
+def _rewrite_partitions(staging: Staging, hours: Collection[datetime], on_step: OnStep) -> dict[datetime, BackfillError]:
+    """Rewrite the partitions of the hours; those that cannot be rewritten, with the reason."""
     try:
-        heal(staging, hours)
-    except (UnhealthyHour, ConcurrentWriter, ProofFailed) as error:
+        rewrite_partitions(staging, hours)
+    except (InconsistentHour, ConcurrentWriter, ProofFailed) as error:
         return dict.fromkeys(hours, error)
-    on_step("healed")
+    on_step("rewritten")
     return {}
 
 
@@ -125,14 +125,16 @@ def _last_look(staging: Staging, results: Mapping[datetime, HourPublish], on_ste
     staging.lease.check()
     now = fingerprints.net(staging.warehouse, staging.table, to_publish(results))
     on_step("rechecked")
-    return {hour for hour in to_publish(results) if now[hour] != results[hour].pre}
+    return {hour for hour in to_publish(results) if now[hour] != results[hour].before}
 
 
 def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep) -> Prepared:
     """Compare hours that a live writer has written. What it wrote stays: where the delta would undo it, the hour is refused."""
     staging = prepared.staging
     _remember_delta(staging)
-    fresh = look(staging, {hour: prepared.hours[hour].want for hour in late}, heal=prepared.heal)
+    fresh = look(
+        staging, {hour: prepared.hours[hour].desired for hour in late}, rewrite_inconsistent=prepared.rewrite_inconsistent
+    )
     results = stage_delta(staging, {**prepared.hours, **fresh}, on_step)
     undoing = _new_rows(staging, late)
     for hour in undoing.keys() & set(to_publish(results)):
@@ -146,7 +148,7 @@ def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep)
         )
     if undoing:
         results = stage_delta(staging, results, on_step)
-    return described(staging, results, samples=prepared.samples, heal=prepared.heal)
+    return described(staging, results, samples=prepared.samples, rewrite_inconsistent=prepared.rewrite_inconsistent)
 
 
 def _remember_delta(staging: Staging) -> None:
@@ -238,18 +240,18 @@ def _insert(staging: Staging, statement: str, token: str) -> None:
 def _verify(staging: Staging, results: Mapping[datetime, HourPublish]) -> dict[datetime, HourPublish]:
     """Compare what is stored now with what should be; keep the staging tables when it differs."""
     table, warehouse = staging.table, staging.warehouse
-    post = fingerprints.net(warehouse, table, results.keys())
+    after = fingerprints.net(warehouse, table, results.keys())
     final = fingerprints.final(warehouse, table, results.keys(), staging.target)
     verified = {}
     for hour, result in results.items():
-        if post[hour] == final[hour] == result.want:
-            verified[hour] = replace(result, status=Status.PUBLISHED, post=post[hour])
+        if after[hour] == final[hour] == result.desired:
+            verified[hour] = replace(result, status=Status.PUBLISHED, after=after[hour])
             continue
         staging.keep()
         error = ProofFailed(
-            f"{table} {format_hour(hour)}: after publishing, the net state is {post[hour]} and FINAL is {final[hour]} instead "
-            f"of {result.want}; {staging.desired} and {staging.delta} are kept for inspection. Was there a live writer? "
+            f"{table} {format_hour(hour)}: after publishing, the net state is {after[hour]} and FINAL is {final[hour]} instead "
+            f"of {result.desired}; {staging.desired} and {staging.delta} are kept for inspection. Was there a live writer? "
             "Repair the hour again once it is quiet"
         )
-        verified[hour] = replace(result, status=Status.UNVERIFIED, post=post[hour], error=error)
+        verified[hour] = replace(result, status=Status.UNVERIFIED, after=after[hour], error=error)
     return verified

@@ -72,7 +72,7 @@ class Staging:
     """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
 
     `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody. One
-    that `heals` rewrites partitions, so it also leases the hours that share them.
+    that `rewrites_partitions` rewrites partitions, so it also leases the hours that share them.
     `keep()` leaves the tables for inspection; the next attempt at the target drops them.
     """
 
@@ -86,7 +86,7 @@ class Staging:
         hours: Collection[datetime],
         *,
         exclusive: bool = True,
-        heals: bool = False,
+        rewrites_partitions: bool = False,
         lease_seconds: int = LEASE_SECONDS,
         on_step: OnStep = no_step,
     ) -> None:
@@ -97,12 +97,12 @@ class Staging:
         self.attempt = attempt
         self.hours = tuple(sorted(set(hours)))
         token = uuid.uuid4().hex[:8]
-        leased = table.partition_hours(self.hours) if heals else self.hours
+        leased = table.partition_hours(self.hours) if rewrites_partitions else self.hours
         self.lease = Lease(warehouse, table, leased, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds)
         self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
         self._prefix = f"__bf_{self.patch_name}"
         self.delta_name = f"{self._prefix}_delta"
-        self.healed_name = f"{self._prefix}_healed"
+        self.rewritten_name = f"{self._prefix}_rewritten"
         self._on_step = on_step
         self._kept = False
         self._renewing = ExitStack()
@@ -128,14 +128,14 @@ class Staging:
         return qualified(STAGING_DATABASE, f"{self._prefix}_earlier")
 
     @property
-    def healed(self) -> str:
+    def rewritten(self) -> str:
         """The quoted table of whole partitions, as they are without what is wrong with them."""
-        return qualified(STAGING_DATABASE, self.healed_name)
+        return qualified(STAGING_DATABASE, self.rewritten_name)
 
     @property
-    def sick(self) -> str:
-        """The quoted table under which partitions are kept that were replaced to heal them."""
-        return qualified(PATCHES_DATABASE, f"{self.patch_name}_sick")
+    def inconsistent(self) -> str:
+        """The quoted table under which partitions are kept that were rewritten because they were inconsistent."""
+        return qualified(PATCHES_DATABASE, f"{self.patch_name}_replaced")
 
     @property
     def patch(self) -> str:
@@ -185,7 +185,7 @@ class Staging:
             f"ENGINE = MergeTree ORDER BY {identifier(self.table.hour)} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
-        for name in (self.delta, self.earlier, self.healed):
+        for name in (self.delta, self.earlier, self.rewritten):
             self.create_like_target(name)
         self._on_step("created")
 
@@ -212,7 +212,7 @@ class Staging:
 
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
-        for name in (self.desired, self.differing, self.delta, self.earlier, self.healed):
+        for name in (self.desired, self.differing, self.delta, self.earlier, self.rewritten):
             self.warehouse.drop(name, doing=f"dropping {name}")
 
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:

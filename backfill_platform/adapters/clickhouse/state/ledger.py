@@ -69,9 +69,11 @@ _CREATE_REPAIRS = f"""
 CREATE TABLE IF NOT EXISTS {_REPAIRS} (
     repair_id String, pipeline LowCardinality(String), first_hour DateTime64(6, 'UTC'), end_hour DateTime64(6, 'UTC'),
     assets Array(String) COMMENT 'In the order of the plan', reason String, requester String,
-    contract String COMMENT 'What it was allowed to change', code_version String, started_at DateTime64(6, 'UTC')
+    change_limits String COMMENT 'What it was allowed to change', code_version String, started_at DateTime64(6, 'UTC')
 ) ENGINE = MergeTree ORDER BY (pipeline, started_at)
 """
+# One that an earlier version has made.
+_RENAME_REPAIRS = f"ALTER TABLE {_REPAIRS} RENAME COLUMN IF EXISTS contract TO change_limits"
 _ALL = 1_000_000
 PUBLISHING = "publishing"  # the status of an hour between the first insert and the proof, where views read the target
 
@@ -123,7 +125,7 @@ class Repair:
     assets: tuple[str, ...]
     reason: str
     requester: str
-    contract: str
+    change_limits: str
     code_version: str
     started_at: datetime
 
@@ -137,7 +139,7 @@ class Ledger:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the ledger")
-        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS):
+        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS, _RENAME_REPAIRS):
             warehouse.command(statement, doing="creating the ledger")
 
     def begin(self, repair: Repair) -> None:

@@ -148,7 +148,7 @@ def test_a_delta_survives_merges_without_the_rows_it_cancels(warehouse: Warehous
     write_live(warehouse, visits, stored)
     staging = staged(warehouse, visits, [row | {"pages": 2} for row in stored])
     prepare(staging, [TEN])
-    want = fingerprints.net(warehouse, visits, [TEN], source=staging.delta)
+    desired = fingerprints.net(warehouse, visits, [TEN], source=staging.delta)
     lone = target_name(visits).replace(visits.name, f"{visits.name}_lone")
     warehouse.command(f"CREATE TABLE {lone} AS {target_name(visits)}", doing="preparing")
     try:
@@ -161,7 +161,7 @@ def test_a_delta_survives_merges_without_the_rows_it_cancels(warehouse: Warehous
         )
         ((rows,),) = warehouse.rows(f"SELECT count() FROM {lone}", doing="counting")
         assert rows == 400
-        assert fingerprints.net(warehouse, visits, [TEN], source=lone) == want
+        assert fingerprints.net(warehouse, visits, [TEN], source=lone) == desired
     finally:
         warehouse.command(f"DROP TABLE {lone} SYNC", doing="cleaning up")
 
@@ -179,6 +179,6 @@ def test_a_dry_run_leaves_the_target_as_it_is(warehouse: Warehouse, visits: Tabl
     write_live(warehouse, visits, stored)
     prepared = dry_run(warehouse, visits, [TEN, ELEVEN], [visit(TEN, "ada", pages=4)])
     assert {hour: str(result.status) for hour, result in prepared.hours.items()} == {TEN: "proven", ELEVEN: "unchanged"}
-    assert prepared.hours[TEN].post is None
-    assert (prepared.hours[ELEVEN].pre, prepared.hours[ELEVEN].want) == (EMPTY, EMPTY)
+    assert prepared.hours[TEN].after is None
+    assert (prepared.hours[ELEVEN].before, prepared.hours[ELEVEN].desired) == (EMPTY, EMPTY)
     assert net_rows(warehouse, visits) == as_counter(stored)

@@ -20,8 +20,8 @@ from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform.errors import (
     CheckFailed,
+    InconsistentHour,
     ProofFailed,
-    UnhealthyHour,
 )
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
@@ -72,7 +72,7 @@ def test_only_what_differs_is_written(warehouse: Warehouse, declared: MakeTable,
     assert {(result.cancels, result.states, result.untouched) for result in results.values()} == {(1, 1, 20)}
     for result in results.values():
         assert result.status is Status.PUBLISHED
-        assert result.post == result.want != result.pre
+        assert result.after == result.desired != result.before
     assert_holds(warehouse, table, [*kept, right, late])
 
 
@@ -131,7 +131,7 @@ def test_a_table_with_one_row_for_each_hour_has_no_key(warehouse: Warehouse, dec
 def test_an_hour_without_desired_rows_is_emptied(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada"), visit(TEN, "bob"), visit(ELEVEN, "cyd")])
     results = repair(warehouse, visits, [TEN], [])
-    assert (results[TEN].status, results[TEN].cancels, results[TEN].post) == (Status.PUBLISHED, 2, EMPTY)
+    assert (results[TEN].status, results[TEN].cancels, results[TEN].after) == (Status.PUBLISHED, 2, EMPTY)
     assert_holds(warehouse, visits, [visit(ELEVEN, "cyd")])
 
 
@@ -167,7 +167,7 @@ def test_hours_that_are_as_desired_are_not_written(warehouse: Warehouse, visits:
     write_live(warehouse, visits, rows)
     results = repair(warehouse, visits, [TEN, ELEVEN, TWELVE], [rows[0], rows[1] | {"pages": 9}])
     assert statuses(results) == {TEN: "unchanged", ELEVEN: "published", TWELVE: "unchanged"}
-    assert results[TEN].pre == results[TEN].want == results[TEN].post
+    assert results[TEN].before == results[TEN].desired == results[TEN].after
 
 
 # --- once or twice ---
@@ -198,7 +198,7 @@ def test_one_delta_is_not_published_twice(warehouse: Warehouse, visits: Table) -
     assert_holds(warehouse, visits, [visit(TEN, "ada", pages=2)])
 
 
-def test_attaching_twice_is_what_makes_an_hour_unhealthy(warehouse: Warehouse, visits: Table) -> None:
+def test_attaching_twice_is_what_makes_an_hour_inconsistent(warehouse: Warehouse, visits: Table) -> None:
     """The trap itself: ATTACH doubles without complaint, and only the health gate sees it."""
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
     prepared = prepare(staged(warehouse, visits, [visit(TEN, "ada")]), [TEN])
@@ -206,7 +206,7 @@ def test_attaching_twice_is_what_makes_an_hour_unhealthy(warehouse: Warehouse, v
     warehouse.command(f"ALTER TABLE {target_name(visits)} ATTACH PARTITION ALL FROM {prepared.staging.delta}", doing="doubling")
     assert net_rows(warehouse, visits).total() == 2
     results = repair(warehouse, visits, [TEN], [visit(TEN, "ada")])
-    assert isinstance(results[TEN].error, UnhealthyHour)
+    assert isinstance(results[TEN].error, InconsistentHour)
 
 
 # --- hours that must not be published do not hold back the others ---
@@ -221,21 +221,21 @@ def orphaned(warehouse: Warehouse, table: Table) -> None:
 
 
 @pytest.mark.parametrize("damage", [doubled, orphaned])
-def test_an_unhealthy_hour_is_refused_and_the_others_of_its_day_are_published(
+def test_an_inconsistent_hour_is_refused_and_the_others_of_its_day_are_published(
     warehouse: Warehouse, visits: Table, damage: Callable[[Warehouse, Table], None]
 ) -> None:
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
     write_live(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")])
     damage(warehouse, visits)
-    sick = fingerprints.net(warehouse, visits, [TEN])
+    inconsistent = fingerprints.net(warehouse, visits, [TEN])
     results = repair(warehouse, visits, [TEN, ELEVEN], [visit(TEN, "ada", pages=9), visit(ELEVEN, "bob", pages=9)])
     assert statuses(results) == {TEN: "refused", ELEVEN: "published"}
-    assert isinstance(results[TEN].error, UnhealthyHour)
+    assert isinstance(results[TEN].error, InconsistentHour)
     assert "1998-04-30T10" in results[TEN].reason
-    assert fingerprints.net(warehouse, visits, [TEN]) == sick
+    assert fingerprints.net(warehouse, visits, [TEN]) == inconsistent
 
 
-def test_an_unhealthy_hour_is_refused_even_when_its_net_state_is_right(warehouse: Warehouse, visits: Table) -> None:
+def test_an_inconsistent_hour_is_refused_even_when_its_net_state_is_right(warehouse: Warehouse, visits: Table) -> None:
     """FINAL shows the state that was written last, even though its cancel came after it."""
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
     right, wrong = visit(TEN, "ada", pages=1), visit(TEN, "ada", pages=2)
@@ -243,7 +243,7 @@ def test_an_unhealthy_hour_is_refused_even_when_its_net_state_is_right(warehouse
         write_live(warehouse, visits, [row], sign)
     assert (net_rows(warehouse, visits), final_rows(warehouse, visits)) == (as_counter([right]), as_counter([wrong]))
     prepared = dry_run(warehouse, visits, [TEN], [right])
-    assert isinstance(prepared.hours[TEN].error, UnhealthyHour)
+    assert isinstance(prepared.hours[TEN].error, InconsistentHour)
     assert prepared.diffs == {}
 
 
@@ -261,7 +261,7 @@ def test_rows_outside_the_hours_publish_nothing(warehouse: Warehouse, visits: Ta
     assert_holds(warehouse, visits, [])
 
 
-def test_a_contract_may_take_hours_out(warehouse: Warehouse, visits: Table) -> None:
+def test_change_limits_may_take_hours_out(warehouse: Warehouse, visits: Table) -> None:
     prepared = prepare(staged(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")]), [TEN, ELEVEN])
     objection = CheckFailed("too much would change")
     results = {result.hour: result for result in publish(prepared, refuse=lambda prepared: {TEN: objection})}
@@ -314,16 +314,16 @@ def test_whatever_is_stored_becomes_whatever_is_desired(
     write_live(warehouse, visits, stored)
     hours = sorted(asked)
     rows = [row for row in desired if row["hour"] in asked]
-    want = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in asked)
+    desired = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in asked)
     with Staging(warehouse, visits, attempt(), hours) as staging:
         staging.load_rows(rows, counts(rows))
         prepared = prepare(staging, hours)
         delta = fingerprints.net(warehouse, visits, hours, source=staging.delta)
         for result in prepared.hours.values():
-            assert result.pre + delta[result.hour] == result.want
+            assert result.before + delta[result.hour] == result.desired
             diff = prepared.diffs[result.hour]
             assert (diff.changed + diff.only_there, diff.changed + diff.only_here) == (result.cancels, result.states)
             assert diff.matched == result.untouched
         assert {str(result.status) for result in publish(prepared)} <= {"published", "unchanged"}
-    assert net_rows(warehouse, visits) == want == final_rows(warehouse, visits)
+    assert net_rows(warehouse, visits) == desired == final_rows(warehouse, visits)
     assert set(statuses(repair(warehouse, visits, hours, rows)).values()) == {"unchanged"}
