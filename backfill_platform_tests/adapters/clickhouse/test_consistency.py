@@ -133,7 +133,7 @@ def test_healthy_hours_of_a_rewritten_repair_are_not_rewritten(warehouse: Wareho
     assert outside(warehouse, table, [TEN, ELEVEN, TWELVE, LATE]) == far
 
 
-def test_another_inconsistent_hour_of_the_partition_is_not_rewritten_by_the_way(
+def test_another_inconsistent_hour_of_the_partition_is_left_alone(
     warehouse: Warehouse, declared: MakeTable
 ) -> None:
     table = declared()
@@ -172,7 +172,8 @@ def test_the_old_parts_are_kept_as_long_as_patches(warehouse: Warehouse, table: 
     inconsistent = net_rows(warehouse, table)
     repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     ((name,),) = warehouse.rows(
-        "SELECT name FROM system.tables WHERE database = {db:String} AND comment = {target:String} AND endsWith(name, '_replaced')",
+        "SELECT name FROM system.tables WHERE database = {db:String} AND comment = {target:String} "
+        "AND endsWith(name, '_replaced')",
         parameters={"db": PATCHES_DATABASE, "target": str(table)},
         doing="looking",
     )
