@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from backfill_platform.notifications.summary import Asked, ended, started
 
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.notification import NotificationKind
 from backfill_platform.domain.plan import AssetPath
 from backfill_platform.examples import clickstream
-from backfill_platform.notifications.summary import Asked, ended, started
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome, Rows
 
 FIRST = datetime(1998, 4, 30, 22, tzinfo=UTC)
