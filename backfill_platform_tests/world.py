@@ -1,6 +1,6 @@
 """A small platform for tests: pipeline, lake and warehouse, and a way to run repairs and look at the result."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,8 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.job import RepairIdentity, RepairJob
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.repair.publish import Publishing
-from backfill_platform.repair.runner import run_plan
+from backfill_platform.repair.runner import USUAL_PARTS, PartLimits, run_plan
+from backfill_platform.repair.undo import UndoneTable, UndoScope, undo_repair
 from backfill_platform.repair.wiring import Services, repair_services
 from backfill_platform_tests.fixtures_pipeline import clickstream_over, open_lake
 
@@ -90,11 +91,16 @@ class World:
         job: RepairJob | None = None,
         *,
         live_repairs: Callable[[], Collection[str]] = tuple,
+        limits: PartLimits = USUAL_PARTS,
         **services: Any,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Walk a plan; what happens."""
         job = job or self.job()
-        return run_plan(plan, job, repair_services(job, replace(self.services, **services), live_repairs))
+        yield from run_plan(plan, job, repair_services(job, replace(self.services, **services), live_repairs), limits)
+
+    def undo(self, scope: UndoScope) -> list[UndoneTable]:
+        """Undo a repair, as a repair of its own."""
+        return list(undo_repair(self.job(), scope, self.warehouse))
 
     @staticmethod
     def range(hours: Iterable[datetime]) -> HourRange:

@@ -24,7 +24,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class RepairPlans:
-    """One plan per contiguous range of hours, in the order in which they are run, and the impact of the damage if there is any."""
+    """One plan per contiguous range of hours, in the order of their runs, and the impact of the damage if there is any."""
 
     plans: tuple[Plan, ...]
     impact: Impact | None = None

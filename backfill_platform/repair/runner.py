@@ -43,10 +43,17 @@ _NEVER_BUILT = (
 
 _NEEDS = "it needs"
 
-# At a time: rows read to build hours, and rows staged beside a table to compare them (about 1 kB of memory each).
-_MOST_ROWS_BUILT = 50_000_000
-_MOST_ROWS_STAGED = 3_000_000
-_MOST_HOURS = 720
+
+@dataclass(frozen=True)
+class PartLimits:
+    """How much a step does at a time: rows read to build hours, rows staged beside a table (1 kB of memory each), hours."""
+
+    rows_built: int = 50_000_000
+    rows_staged: int = 3_000_000
+    hours: int = 720
+
+
+USUAL_PARTS = PartLimits()
 
 
 @dataclass
@@ -64,7 +71,7 @@ class _Progress:
         self.failed.setdefault(finished.step.asset, {}).update(bad)
 
 
-def run_plan(plan: Plan, job: RepairJob, services: RepairServices) -> Iterator[Event]:
+def run_plan(plan: Plan, job: RepairJob, services: RepairServices, limits: PartLimits = USUAL_PARTS) -> Iterator[Event]:
     """Walk the plan and yield what happens. Running it again, after whatever end, completes what is missing.
 
     Raises BackfillError for what makes every hour of a step impossible, such as a warehouse that does not answer, and
@@ -86,7 +93,7 @@ def run_plan(plan: Plan, job: RepairJob, services: RepairServices) -> Iterator[E
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
-            for part in _parts(step, services):
+            for part in _parts(step, services, limits):
                 yield from _run_part(part, progress, job, services)
     finally:
         for step in plan.steps:
@@ -94,7 +101,7 @@ def run_plan(plan: Plan, job: RepairJob, services: RepairServices) -> Iterator[E
                 services.lake.discard(step.node.table)
 
 
-def _parts(step: Step, services: RepairServices) -> Iterator[Step]:
+def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator[Step]:
     """The step over as many hours at a time as fit in memory: what is finished stays finished if the rest fails or dies.
 
     What a dry run builds stays on one branch, which is made anew by each step: it is done as a whole.
@@ -106,13 +113,13 @@ def _parts(step: Step, services: RepairServices) -> Iterator[Step]:
         case LandMargin() | LandHours():
             rows, most = {}, 0
         case BuildHours():
-            rows, most = _rows_of_source(step, services), _MOST_ROWS_BUILT
+            rows, most = _rows_of_source(step, services), limits.rows_built
         case CompareHours() | PublishHours():
-            rows, most = services.lake.contents(step.node.table, list(step.hours)).rows, _MOST_ROWS_STAGED
+            rows, most = services.lake.contents(step.node.table, list(step.hours)).rows, limits.rows_staged
     first, held = step.hours.start, 0
     for hour in step.hours:
         held += rows.get(hour, 0)
-        if hour > first and (held > most or hour - first >= _MOST_HOURS * HOUR):
+        if hour > first and (held > most or hour - first >= limits.hours * HOUR):
             yield replace(step, hours=HourRange(first, hour))
             first, held = hour, rows.get(hour, 0)
     yield replace(step, hours=HourRange(first, step.hours.end))

@@ -102,7 +102,7 @@ def test_a_plan_is_the_same_after_it_was_written_and_read(landing: Landing) -> N
     [{"pipeline": "others"}, {"steps": [{"do": "fly"}]}, {"steps": 1}, {"from": "yesterday"}, {"to": None}],
 )
 def test_a_plan_of_something_else_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="plan|hour"):
+    with pytest.raises(UsageError, match=r"plan|hour"):
         plan_from_document({**plan_of("warehouse/sessions").to_document(), **change}, "clicks", NODES)
 
 
