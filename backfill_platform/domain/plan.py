@@ -174,7 +174,7 @@ def plan_from_document(document: Mapping[str, Any], pipeline: str, nodes: Iterab
             raise UsageError(f"the plan is of pipeline {document['pipeline']}, not of {pipeline}")
         hours = HourRange.parse(document["from"], document["to"])
         return Plan(pipeline, hours, tuple(_step_from_document(step, by_name) for step in document["steps"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"the plan in the configuration of the run cannot be read ({error!r}); make it anew") from error
 
 

@@ -19,12 +19,12 @@ def run_started(report: RepairReport) -> Notification:
     """That a run begins, and over what."""
     subject = report.subject
     text = message(report, begins=True)
-    return _notification((NotificationKind.STARTED,), subject, f"{subject.verb} started", text, {})
+    return _notification((NotificationKind.STARTED,), subject, f"{subject.verb} started", text)
 
 
 def run_ended(report: RepairReport) -> Notification:
     """How a run ended: with an error of the whole run, with hours that failed or wait for a person, or well."""
-    return _notification(report.kinds, report.subject, report.verdict, message(report), report.to_document())
+    return _notification(report.kinds, report.subject, report.verdict, message(report))
 
 
 def gaps_found(
@@ -49,31 +49,15 @@ def gaps_found(
         commands=commands,
         page=page,
     )
-    facts = {
-        "what": "gaps",
-        "gaps": [
-            {
-                "table": gap.table,
-                "hour": format_hour(gap.hour),
-                "kind": str(gap.kind),
-                "evidence": gap.evidence,
-                "tenants": list(gap.tenants),
-            }
-            for gap in gaps
-        ],
-        "commands": commands,
-    }
     verdict = f"{plural(len({gap.hour for gap in gaps}), 'hour')} damaged, and the repair waits for you"
     subject = RunSubject(pipeline)
-    return _notification((NotificationKind.WAITING,), subject, verdict, text, facts)
+    return _notification((NotificationKind.WAITING,), subject, verdict, text)
 
 
 def trial(pipeline: Pipeline) -> Notification:
     """A message of every kind that says it is a test."""
     text = f"This is a test: the recipients of {pipeline.name} are told of its repairs here. Nothing has happened."
-    return Notification(
-        tuple(NotificationKind), pipeline.name, f"[backfill] {pipeline.name}: a test message", text, {"test": True}
-    )
+    return Notification(tuple(NotificationKind), pipeline.name, f"[backfill] {pipeline.name}: a test message", text)
 
 
 @dataclass
@@ -94,19 +78,6 @@ def _kinds(gaps: Sequence[Gap]) -> Collection[_DamageKind]:
     return list(kinds.values())
 
 
-def _notification(
-    kinds: tuple[NotificationKind, ...], subject: RunSubject, verdict: str, text: str, facts: Mapping[str, Any]
-) -> Notification:
-    name, hours, request = subject.pipeline.name, subject.hours, subject.request
-    about = {
-        "repair": subject.repair_id,
-        "what": subject.verb,
-        "reason": request.reason,
-        "requester": request.requester,
-        "from": format_hour(hours.start) if hours else None,
-        "to": format_hour(hours.end) if hours else None,
-        "tenants": list(request.tenants),
-        "owners": list(subject.pipeline.owners),
-        "run_url": subject.run_url,
-    }
-    return Notification(kinds, name, f"[backfill] {name}: {verdict}", text, {**about, **facts})
+def _notification(kinds: tuple[NotificationKind, ...], subject: RunSubject, verdict: str, text: str) -> Notification:
+    name = subject.pipeline.name
+    return Notification(kinds, name, f"[backfill] {name}: {verdict}", text)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
 from backfill_platform.domain.notification import NotificationKind
@@ -237,24 +236,6 @@ class RepairReport:
         """The names of the warehouse tables with hours that changed, or would."""
         return [asset[1] for asset, report in self.assets.items() if report.in_warehouse and report.changed]
 
-    def to_document(self) -> dict[str, Any]:
-        """The report for programs, as plain JSON values."""
-        return {
-            "error": self.error,
-            "failed": [_plain(outcome) for outcome in self.failed],
-            "waiting": [_plain(outcome) for outcome in self.refused],
-            "tables": [
-                {
-                    "asset": report.name,
-                    "hours": [format_hour(hour) for hour in sorted(report.done)],
-                    "changed_hours": [format_hour(hour) for hour in sorted(report.changed)],
-                    **{name: report.sums[name] for name in ("cancels", "states", "untouched")},
-                }
-                for report in self.assets.values()
-                if report.done
-            ],
-        }
-
 
 def _light(target: TargetHour | None) -> TargetHour | None:
     if target is None:
@@ -265,10 +246,6 @@ def _light(target: TargetHour | None) -> TargetHour | None:
 
 def _passed(checks: Iterable[CheckResult], name: str) -> bool:
     return all(check.passed for check in checks if check.name == name)
-
-
-def _plain(outcome: HourOutcome) -> dict[str, str]:
-    return {"asset": "/".join(outcome.asset), "hour": format_hour(outcome.hour), "error": outcome.error}
 
 
 def command(subject: RunSubject, verb: str) -> str:

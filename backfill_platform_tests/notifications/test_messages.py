@@ -96,7 +96,6 @@ def test_the_end_says_what_changed_and_how_to_take_it_back() -> None:
         "Repair: r7",
         "Run: http://ui/runs/1",
     ]
-    assert message.facts["tables"][1]["changed_hours"] == ["1998-04-30T22", "1998-05-01T00"]
 
 
 def test_tables_that_are_computed_from_what_changed_are_named_when_they_are_left_out() -> None:
@@ -118,7 +117,6 @@ def test_hours_that_failed_come_first_with_their_error_and_long_lists_say_what_t
     assert "error 5" not in message.text
     assert "run the same again" in message.text
     assert max(map(len, lines)) < 500
-    assert len(message.facts["failed"]) == 8
 
 
 def test_an_hour_of_two_tables_is_one_hour() -> None:
