@@ -25,7 +25,7 @@ from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.presentation.metadata import column_lineage, column_schema
 from backfill_platform.orchestration.presentation.run_summary import show_report
 from backfill_platform.orchestration.range_concurrency import wait_for_hours
-from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest
+from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest, readable_request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.scope import with_margins
 from backfill_platform.repair.outcomes import (
@@ -85,9 +85,10 @@ def pipeline_assets(
         failed: list[HourOutcome] = []
         try:
             with ExitStack() as stack:
-                request = RunRequest.from_tags(config.with_tags(context.run.tags))
-                subject = RunSubject(pipeline, hours_of_run(context), tuple(selected), request=request.repair)
+                asked = readable_request(context.run.tags)
+                subject = RunSubject(pipeline, hours_of_run(context), tuple(selected), request=asked)
                 told = stack.enter_context(notifying(context, notifier, subject, retries=_RETRIES))
+                request = RunRequest.from_tags(config.with_tags(context.run.tags))
                 wait_for_hours(context, pipeline)
                 services = stack.enter_context(open_services(connections, stoppable_spark(stack, spark)))
                 given = config.given_plan(pipeline, request.assets(selected, context.run.tags))

@@ -187,6 +187,12 @@ class RepairConfig(dg.Config):
         return plan
 
 
+def readable_request(tags: Mapping[str, str]) -> RepairRequest:
+    """Who asks and why, however wrong the other tags are: for telling people of a run that cannot begin."""
+    routine = tags.get(ROUTINE_TAG, "").lower() == "true"
+    return RepairRequest(reason=tags.get(REASON_TAG, ""), requester=tags.get(REQUESTER_TAG, ""), routine=routine)
+
+
 def plan_config(pipeline: Pipeline, plan: Plan) -> dict[str, Any]:
     """The run configuration that hands a plan to the op of the pipeline."""
     return {"ops": {pipeline.name: {"config": {"plan": plan.to_document()}}}}

@@ -127,9 +127,14 @@ def test_tenants_of_a_pipeline_without_tenants_are_wrong_use(backfill: Backfill,
 def test_a_plan_lands_the_margins_of_a_range_in_the_middle_first(backfill: Backfill) -> None:
     found = backfill("plan", "clickstream", "--from", "1998-05-01T02", "--to", "1998-05-01T04", "--output", "json")
     plan = json.loads(found.stdout)
-    assert plan["runs"] == 2
-    landed = [(step["from"][11:13], step["to"][11:13]) for step in plan["steps"] if step["action"] == "land"]
-    assert landed == [("01", "02"), ("02", "04")]
+    assert plan["runs"] == 1
+    landed = [(step["action"], step["reads"]) for step in plan["steps"] if step["action"].startswith("land")]
+    assert [action for action, _ in landed] == ["land-margin", "land"]
+    (steps,) = [one["steps"] for one in plan["plans"]]
+    assert [(step["do"], step["from"][11:13], step["to"][11:13]) for step in steps[:2]] == [
+        ("land-margin", "01", "02"),
+        ("land", "02", "04"),
+    ]
 
 
 def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill: Backfill) -> None:
@@ -141,5 +146,5 @@ def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill: Backfill)
         ("aggregated/site_hourly", "05", "computed from transformed/sessions of 1998-05-01T05"),
     ]
     assert (plan["damaged_from"], plan["damaged_to"]) == ("1998-05-01T05:00:00Z", "1998-05-01T06:00:00Z")
-    assert [step["action"] for step in plan["steps"]] == ["land", "land", "build", "publish", "build", "publish"]
+    assert [step["action"] for step in plan["steps"]] == ["land-margin", "land", "build", "publish", "build", "publish"]
     assert "events of the interval" in backfill("plan", "clickstream", *damaged("1998-05-01T05", "1998-05-01T06")).stdout

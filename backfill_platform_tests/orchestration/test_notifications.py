@@ -208,7 +208,7 @@ def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> Non
         cancels = f"INSERT INTO {name} SELECT {lone} FROM {name} FINAL WHERE hour = toDateTime({int(hour(1).timestamp())})"
         stage.world.warehouse.command(cancels, settings={"optimize_on_insert": 0}, doing="writing cancels without a state")
         damage(stage)
-        says = "--rewrite-inconsistent"
+        says = "rewrite inconsistent partitions"
     result = stage.run(stage.published, pipeline=pipeline, request=request)
     assert not result.success
     hours = "1 hour refused"

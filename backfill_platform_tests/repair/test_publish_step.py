@@ -68,8 +68,8 @@ def test_an_hour_that_is_not_sealed_is_refused_unless_asked_for(world: World) ->
     assert [bool(errors[hour(n)]) for n in range(HOURS)] == [False, False, False, False]
     world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(3))
     errors = publish(world, pipeline=late)
-    assert "others may write it until" in errors[hour(3)]
-    assert "--allow-open-hours" in errors[hour(3)]
+    assert "live writers may write it until" in errors[hour(3)]
+    assert "allow open hours" in errors[hour(3)]
     assert not publish(world, pipeline=late, allow_open_hours=True)[hour(3)]
     assert world.net() != before
 
@@ -79,7 +79,7 @@ def test_a_day_that_is_not_over_is_not_rewritten_to_rewrite_an_hour(world: World
     doubled(world, sessions)
     end_of_day = hour(1).replace(hour=0) + timedelta(days=1)
     live = replace(world.pipeline, seal_after=datetime.now(UTC) - end_of_day + timedelta(hours=1))
-    assert "others may write it until" in publish(world, pipeline=live, rewrite_inconsistent=True)[hour(1)]
+    assert "live writers may write it until" in publish(world, pipeline=live, rewrite_inconsistent=True)[hour(1)]
     assert not publish(world, pipeline=live, rewrite_inconsistent=True, allow_open_hours=True)[hour(1)]
 
 

@@ -62,8 +62,8 @@ def disagreement(
     """The refusal of an hour, with what was found."""
     return InconsistentHour(
         f"{table} {format_hour(hour)}: {found}; net state and FINAL disagree, and a repair on top would show wrong rows. "
-        "Nothing was published for this hour; repair it with --rewrite-inconsistent, which replaces its partition by what "
-        "FINAL shows and then repairs that"
+        "Nothing was published for this hour; allow the repair to rewrite inconsistent partitions: it replaces the "
+        "partition by what FINAL shows and then repairs that"
     )
 
 

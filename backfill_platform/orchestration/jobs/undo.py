@@ -12,7 +12,7 @@ from backfill_platform.orchestration.job_services import begin_job
 from backfill_platform.orchestration.notifications import SILENT, Notifier, notifying
 from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_hours
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
-from backfill_platform.orchestration.run_request import RunRequest
+from backfill_platform.orchestration.run_request import RunRequest, readable_request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.undo import UndoneTable, UndoScope, describe, undo_repair
 from backfill_platform.reports.repair_report import RunSubject
@@ -42,12 +42,12 @@ def undo_job(pipeline: Pipeline, notifier: Notifier = SILENT) -> dg.JobDefinitio
     ) -> dict[str, object]:
         try:
             with ExitStack() as stack:
+                subject = RunSubject(pipeline, request=readable_request(context.run.tags), undoes=config.repair)
+                told = stack.enter_context(notifying(context, notifier, subject))
                 scope = UndoScope(config.repair, config.hours(), config.tenant)
                 asked = RunRequest.from_tags(context.run.tags).repair
                 reason = f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else "")
                 request = asked.model_copy(update={"reason": reason})
-                subject = RunSubject(pipeline, request=request, undoes=config.repair)
-                told = stack.enter_context(notifying(context, notifier, subject))
                 wait_for_hours(context, pipeline)
                 warehouse = stack.enter_context(closing(connections.warehouse()))
                 job = begin_job(context, pipeline, request)

@@ -2,11 +2,10 @@
 
 import dagster as dg
 
-from backfill_platform.domain.request import RepairRequest
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
 from backfill_platform.orchestration.notifications import Notifier, tell_of_dead_run
 from backfill_platform.orchestration.partitions import hours_of_tags
-from backfill_platform.orchestration.run_request import NOTIFIED_TAG, REASON_TAG, REPAIR_TAG, REQUESTER_TAG
+from backfill_platform.orchestration.run_request import NOTIFIED_TAG, REPAIR_TAG, readable_request
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.reports.repair_report import RunSubject
 
@@ -29,7 +28,7 @@ def dead_run_sensor(pipeline: Pipeline, jobs: list[Job], notifier: Notifier) -> 
             hours_of_tags(tags),
             tuple((key.path[0], key.path[1]) for key in context.dagster_run.asset_selection or ()),
             tags.get(REPAIR_TAG, ""),
-            RepairRequest(reason=tags.get(REASON_TAG, ""), requester=tags.get(REQUESTER_TAG, "")),
+            readable_request(tags),
             run_url=notifier.run_url(context.dagster_run.run_id),
         )
         tell_of_dead_run(context.log, notifier, subject, context.failure_event.message or "the process of the run ended")

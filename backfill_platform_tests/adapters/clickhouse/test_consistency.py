@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_and_left_alone(warehouse: Warehouse, table: Table
     results = repair(warehouse, table, [TEN], NEW)
     assert isinstance(results[TEN].error, InconsistentHour)
     assert said in results[TEN].reason
-    assert "--rewrite-inconsistent" in results[TEN].reason
+    assert "rewrite inconsistent partitions" in results[TEN].reason
     assert net_rows(warehouse, table) == inconsistent
 
 
