@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -34,12 +33,12 @@ from backfill_platform.adapters.clickhouse.sql import (
 )
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import AssetPath, make_plan
+from backfill_platform.domain.plan import AssetPath
 from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
-from backfill_platform.repair.runner import Context, run
 from benchmarks.end_to_end import peak_memory, sessions_by_sql
+from benchmarks.repairs import repair, services
 
 WRONG = 100  # one row in so many
 WHY = "benchmark"
@@ -119,16 +118,12 @@ class Ground:
 
     def engine(self, span: HourRange, assets: list[AssetPath], name: str) -> Took:
         """Repair with the platform: seconds by step, and the rows that were written to the target."""
-        context = Context(
-            self.pipeline, self.lake, lambda: self.spark, lambda: self.warehouse, lambda: datetime.now(UTC), name, WHY, WHY, WHY
-        )
+        engines = services(self.lake, self.spark, self.warehouse)
         parts: dict[str, float] = {}
         rows, began = 0, time.perf_counter()
-        for event in run(make_plan(self.pipeline.name, self.pipeline.nodes, span, assets), context):
-            if isinstance(event, HourOutcome):
-                if event.error:
-                    raise SystemExit(f"{event.asset} {event.hour}: {event.error}")
-                rows += sum(int(event.facts.get(what, 0)) for what in ("cancels", "states"))
+        for event in repair(self.pipeline, engines, span, assets, name):
+            if isinstance(event, HourOutcome) and event.target is not None:
+                rows += event.target.result.cancels + event.target.result.states
             if isinstance(event, StepFinished):
                 asset = "/".join(event.step.asset)
                 parts[asset] = parts.get(asset, 0.0) + time.perf_counter() - began - sum(parts.values())

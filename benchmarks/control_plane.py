@@ -22,13 +22,14 @@ from pathlib import Path
 
 import dagster as dg
 
+from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import make_plan
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs, check_specs
-from backfill_platform.orchestration.event_reporting import report
+from backfill_platform.orchestration.event_reporting import report_step
 from backfill_platform.orchestration.partitions import range_tags
-from backfill_platform.repair.outcomes import CheckResult, HourOutcome, StepFinished
+from backfill_platform.repair.outcomes import CheckResult, HourOutcome, LakeHour, StepFinished
 
 RESULTS = Path(__file__).parent / "results-control-plane.md"
 HEAD = """# The control plane
@@ -88,9 +89,9 @@ def measure(hours: int) -> None:
         declared = check_specs(pipeline, partitions)
         for step in plan.steps:
             checks = tuple(CheckResult(spec.name, True, True) for spec in declared if spec.asset_key.path == list(step.asset))
-            facts = {"rows": 12_345, "quarantined": 0, "fingerprint_after": "12345:24495e2f2f9e5914", "status": "published"}
-            outcomes = [HourOutcome(step.asset, hour, facts=facts, checks=checks) for hour in plan.hours]
-            report(context, StepFinished(step, {}, outcomes), "r20250101t000000_abcdef")
+            lake = LakeHour(rows=12_345, quarantined=0, content=Fingerprint(12_345, 0x24495E2F2F9E5914), rows_read=12_345)
+            outcomes = [HourOutcome(step.asset, hour, checks=checks, lake=lake) for hour in plan.hours]
+            report_step(context, StepFinished(step, outcomes), "r20250101t000000_abcdef")
         yield from ()
 
     definitions = dg.Definitions(assets=[bench], jobs=[dg.define_asset_job("job", [bench])], executor=dg.in_process_executor)

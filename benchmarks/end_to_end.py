@@ -35,11 +35,11 @@ from backfill_platform.adapters.spark.session import session_options, use_this_i
 from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import make_plan
 from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.outcomes import HourOutcome, StepFinished, StepStarted
-from backfill_platform.repair.runner import Context, run
+from backfill_platform.repair.outcomes import StepFinished, StepStarted
+from benchmarks.repairs import repair as walk
+from benchmarks.repairs import services
 
 RESULTS = Path(__file__).parent / "results-end-to-end.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -160,13 +160,9 @@ def repair(
     for table in pipeline.published:
         warehouse.command(f"DROP TABLE IF EXISTS {target_name(table)} SYNC", doing="emptying")
     assets = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != "dry_run"]
-    why, now = "benchmark", lambda: datetime.now(UTC)
-    context = Context(pipeline, lake, lambda: spark, lambda: warehouse, now, name, why, why, why)
     steps: dict[str, float] = {}
     began = time.perf_counter()
-    for event in run(make_plan(pipeline.name, pipeline.nodes, span, assets), context):
-        if isinstance(event, HourOutcome) and event.error:
-            raise SystemExit(f"{event.asset} {event.hour}: {event.error}")
+    for event in walk(pipeline, services(lake, spark, warehouse), span, assets, name):
         if isinstance(event, StepStarted) and not steps:
             steps["begin"] = time.perf_counter() - began
         if isinstance(event, StepFinished):

@@ -32,13 +32,12 @@ from backfill_platform.adapters.kafka.replay_selection import Selection
 from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_uri
-from backfill_platform.repair.outcomes import HourOutcome
-from backfill_platform.repair.runner import Context, Landing, run
 from backfill_platform.topics.replay import Replay, replay
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over
+from benchmarks.repairs import repair, services
 
 RESULTS = Path(__file__).parent / "results-kafka.md"
 PARTITIONS = 4
@@ -126,23 +125,10 @@ class Bench:
     def land(self, turn: int) -> float:
         raw = self.pipeline.raw.table
         hours = HourRange(T0, T0 + 2 * HOUR)
-        context = Context(
-            self.pipeline,
-            self.lake,
-            lambda: self.spark,
-            lambda: self.warehouse,
-            clock=lambda: datetime.now(UTC),
-            repair_id=f"land-{turn}",
-            reason="benchmark",
-            requester="benchmark",
-            code_version="0",
-            landing=Landing.REPLACE,
-            kafka=lambda: self.cluster,
-        )
+        engines = services(self.lake, self.spark, self.warehouse, lambda: self.cluster)
         began = time.perf_counter()
-        events = list(run(make_plan("bench", self.pipeline.nodes, hours, [raw.path]), context))
+        list(repair(self.pipeline, engines, hours, [raw.path], f"land-{turn}", Landing.REPLACE))
         taken = time.perf_counter() - began
-        assert not [one.error for one in events if isinstance(one, HourOutcome) and one.error]
         assert sum(self.lake.rows_by_hour(raw).values()) == self.count
         return self.count / taken
 

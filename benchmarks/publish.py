@@ -136,7 +136,7 @@ def repair(url: str, table: Table, files: dict[datetime, str], rows: int, name: 
             worked = sum(warehouse.spent.values()) - before
             wall = time.perf_counter() - loaded
         assert all(result.status in (Status.PUBLISHED, Status.UNCHANGED) for result in results), results
-        assert all(result.post == result.want for result in results)
+        assert all(result.after == result.desired for result in results)
         written = sum(result.cancels + result.states for result in results)
         return Run(wall, worked, loaded - started, written, dict(warehouse.spent))
 

@@ -32,13 +32,12 @@ from backfill_platform.adapters.spark.session import session_options, use_this_i
 from backfill_platform.detection.survey import survey
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import make_plan
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.outcomes import HourOutcome, StepFinished
-from backfill_platform.repair.runner import Context, run
+from backfill_platform.repair.outcomes import StepFinished
+from benchmarks.repairs import repair, services
 
 RESULTS = Path(__file__).parent / "results-year.md"
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -115,13 +114,9 @@ def set_up(pipeline: Pipeline, span: HourRange, lake: Lake, warehouse: Warehouse
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     assets = [asset for node in pipeline.nodes for asset in node.assets if asset[0] != "dry_run"]
-    why = "benchmark"
-    context = Context(pipeline, lake, lambda: spark, lambda: warehouse, lambda: datetime.now(UTC), "bench", why, why, why)
     steps: dict[str, float] = {}
     began = time.perf_counter()
-    for event in run(make_plan(pipeline.name, pipeline.nodes, span, assets), context):
-        if isinstance(event, HourOutcome) and event.error:
-            raise SystemExit(f"{event.asset} {event.hour}: {event.error}")
+    for event in repair(pipeline, services(lake, spark, warehouse), span, assets, "bench"):
         if isinstance(event, StepFinished):
             asset = "/".join(event.step.asset)
             steps[asset] = steps.get(asset, 0.0) + time.perf_counter() - began - sum(steps.values())
