@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BACKFILL_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     home: Path = Field(Path(".backfill"), description="folder of all embedded state: lake, warehouse, Dagster")
-    project: Path = Field(Path("."), description="folder that holds workspace.yaml and dagster.yaml")
+    project: Path = Field(Path("."), description="folder with a workspace.yaml and dagster.yaml of your own, if you have any")
     pipelines: tuple[str, ...] = Field(
         ("backfill_platform.examples.clickstream",),
         description="modules with a `pipeline`, as a JSON list",
@@ -103,6 +103,11 @@ class Settings(BaseSettings):
     def services_file(self) -> Path:
         """Where `backfill up` says what it has started."""
         return self.home / "services.json"
+
+    def project_file(self, name: str) -> Path:
+        """The project's own `dagster.yaml` or `workspace.yaml`, else the one that comes with the package."""
+        own = self.project / name
+        return own if own.is_file() else Path(__file__).parent / "orchestration" / "project" / name
 
     @property
     def lake_root(self) -> str:

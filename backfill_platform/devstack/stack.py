@@ -142,7 +142,7 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
         tell("starting Dagster")
         web_port = settings.web_port or _free_port()
         web_url = f"http://127.0.0.1:{web_port}"
-        workspace = str(settings.project / "workspace.yaml")
+        workspace = str(settings.project_file("workspace.yaml"))
         web = [_script("dagster-webserver"), "-h", "127.0.0.1", "-p", str(web_port), "-w", workspace]
         start("webserver", web)
         start(

@@ -10,7 +10,6 @@ import dagster as dg
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
-from backfill_platform.errors import SettingsError
 from backfill_platform.orchestration.partitions import range_tags
 from backfill_platform.orchestration.process_identity import PROCESS_TAG, this_process
 from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name
@@ -24,14 +23,9 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def prepare_instance(settings: Settings) -> None:
-    """Make the Dagster home of the settings, with the project's dagster.yaml. Raises SettingsError when there is none."""
-    source = settings.project / "dagster.yaml"
-    if not source.is_file():
-        raise SettingsError(
-            f"no dagster.yaml in {settings.project}; run this in the project's folder or name it in BACKFILL_PROJECT"
-        )
+    """Make the Dagster home of the settings, with the project's dagster.yaml or the one that comes with the package."""
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, settings.dagster_home / "dagster.yaml")
+    shutil.copyfile(settings.project_file("dagster.yaml"), settings.dagster_home / "dagster.yaml")
 
 
 @contextmanager
