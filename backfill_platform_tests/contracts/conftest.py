@@ -1,4 +1,4 @@
-"""Clients for the change limits of a warehouse server."""
+"""Clients for the contract tests of a warehouse server."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,7 +26,7 @@ def connect(warehouse_url: str, warehouse_database: str) -> Iterator[Callable[..
 
 @pytest.fixture(scope="module")
 def reader(warehouse_url: str) -> Iterator[Client]:
-    """A client with the default options, for statements that create nothing; what one test left in it would fail another."""
+    """A client with the default options, for statements that leave nothing behind: tests share it."""
     with clickhouse_connect.get_client(dsn=warehouse_url) as client:
         yield client
 

@@ -1,5 +1,7 @@
-"""What the platform expects of a warehouse server, through the unmodified client and, where the client hides it, through
-plain HTTP: requests, their settings and sessions. What they carry is in test_warehouse_server_data.py.
+"""What the platform expects of a warehouse server: requests, their settings and sessions.
+
+Through the unmodified client and, where the client hides it, through plain HTTP. Rows and formats are in
+test_warehouse_server_data.py.
 
 The same tests run against the embedded server and, with CLICKHOUSE_URL, against a real ClickHouse.
 """

@@ -355,9 +355,9 @@ def test_kill_query_by_its_text(connect: Callable[..., Client]) -> None:
     with ThreadPoolExecutor() as pool:
         sql = f"SELECT sleepEachRow(0.1), '{mark}' FROM numbers(100)"
         running = pool.submit(victim.command, sql, settings={"max_block_size": 1, "max_threads": 1})
-        found = f"query LIKE 'SELECT sleep%{mark}%'"
-        wait_until(lambda: client.command(f"SELECT count() FROM system.processes WHERE {found}") == 1)
-        client.command(f"KILL QUERY WHERE {found} SYNC")
+        condition = f"query LIKE 'SELECT sleep%{mark}%'"
+        wait_until(lambda: client.command(f"SELECT count() FROM system.processes WHERE {condition}") == 1)
+        client.command(f"KILL QUERY WHERE {condition} SYNC")
         with pytest.raises(DatabaseError) as caught:
             running.result(timeout=5)
     assert caught.value.code == 394

@@ -21,7 +21,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from backfill_platform.adapters.clickhouse.embedded_endpoint import is_locked, read_json, running_url
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
-from backfill_platform.devstack.embedded_clickhouse.engine import MAX_SESSIONS, Statement
+from backfill_platform.devstack.embedded_clickhouse.engine import MAX_SESSIONS
+from backfill_platform.devstack.embedded_clickhouse.statement import Statement
 from backfill_platform.errors import WarehouseLocked, WarehouseUnavailable
 from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
@@ -250,7 +251,7 @@ def test_processes_that_start_together_share_one_server(tmp_path: Path) -> None:
 
 
 def test_connect_or_start_does_not_wait_for_ever(tmp_path: Path) -> None:
-    lock = embedded._take_lock(tmp_path)
+    lock = embedded.take_lock(tmp_path)
     assert lock is not None
     owner = f"process id {os.getpid()}, which does not answer yet"
     with lock, pytest.raises(WarehouseLocked, match=owner), embedded.connect_or_start(tmp_path, timeout_seconds=0.2):

@@ -22,7 +22,7 @@ class PrivatePartsContract(Contract):
         allowed = tuple(f"{name}." for name in self.allowed_in)
         name = re.escape(str(self.package))
         private = re.compile(rf"(?:from|import)\s+{name}(?:\w*)(?:\.\w+)*\._|from\s+{name}[\w.]*\s+import\s.*(?<!\w)_\w")
-        found = [
+        imports = [
             f"{importer} (line {details['line_number']}): {details['line_contents'].strip()}"
             for module in graph.modules
             if re.match(rf"{name}\w*$", module)
@@ -31,9 +31,9 @@ class PrivatePartsContract(Contract):
             for details in graph.get_import_details(importer=importer, imported=module)
             if private.search(details["line_contents"])
         ]
-        return ContractCheck(kept=not found, metadata={"found": sorted(found)})
+        return ContractCheck(kept=not imports, metadata={"imports": sorted(imports)})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         """Print each import that breaks the contract."""
-        for line in check.metadata["found"]:
+        for line in check.metadata["imports"]:
             output.print_error(line)
