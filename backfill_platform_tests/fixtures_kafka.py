@@ -164,7 +164,8 @@ def free_ports(count: int) -> list[int]:
 def running_broker(folder: Path, *, told: int = 0) -> Iterator[Broker]:
     """A broker of a new folder, for the block. Skips the test where there are no libraries."""
     _need_libraries()
-    made = Broker(folder, *free_ports(2), told=told)
+    port, controller = free_ports(2)
+    made = Broker(folder, port, controller, told=told)
     made.prepare()
     try:
         made.start()

@@ -1,6 +1,7 @@
 """Clients for the contract tests of a warehouse server."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import clickhouse_connect
 import pytest
@@ -14,7 +15,7 @@ def connect(warehouse_url: str, warehouse_database: str) -> Iterator[Callable[..
     """Makes clients of the test's database."""
     clients: list[Client] = []
 
-    def make(**options: object) -> Client:
+    def make(**options: Any) -> Client:
         client = clickhouse_connect.get_client(dsn=warehouse_url, database=warehouse_database, **options)
         clients.append(client)
         return client

@@ -168,11 +168,12 @@ def decompressed(body: bytes, encoding: str | None) -> bytes:
     """The body of an answer."""
     if encoding is None:
         return body
-    return {
+    decompress: Callable[[bytes], bytes] = {
         "lz4": lz4.frame.decompress,
         "gzip": gzip.decompress,
         "zstd": zstandard.ZstdDecompressor().decompressobj().decompress,
-    }[encoding](body)
+    }[encoding]
+    return decompress(body)
 
 
 @pytest.mark.parametrize("method", ["lz4", "zstd", "gzip"])
@@ -253,7 +254,7 @@ def test_moments_are_utc(client: Client) -> None:
     moment = datetime(2024, 7, 1, 12, 30, 0, 123456, UTC)
     client.insert("t", [[moment, moment]], column_names=["at", "exact"])
     assert client.command("SELECT toUnixTimestamp(at) FROM t") == int(moment.timestamp())
-    assert client.query("SELECT exact FROM t", query_tz="UTC").first_row[0].replace(tzinfo=UTC) == moment
+    assert client.query("SELECT exact FROM t", query_tz="UTC").result_rows[0][0].replace(tzinfo=UTC) == moment
     assert client.command("SELECT toString(toDateTime(0))") == "1970-01-01 00:00:00"
 
 

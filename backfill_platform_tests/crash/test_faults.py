@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ def proxy(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 # --- lost answers ---
 
 
+def is_request(lost: int, number: int, statement: str) -> bool:
+    return number == lost
+
+
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
@@ -90,7 +95,7 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
     with closing(Warehouse(proxy.url)) as line:
         while lost <= total:
             start = proxy.requests
-            proxy.drop = lambda number, _, at=start + lost: number == at
+            proxy.drop = partial(is_request, start + lost)
             tried += 1
             try:
                 repair(line, table, HOURS, others, lease_seconds=1)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import clickhouse_connect
@@ -30,7 +31,7 @@ COUNT_RUNNING = b"SELECT count() FROM system.processes"
 COMMAND = [sys.executable, "-m", embedded.MODULE]
 
 
-def connect(url: str, **options: object) -> Client:
+def connect(url: str, **options: Any) -> Client:
     """A client that keeps nothing on the server."""
     return clickhouse_connect.get_client(dsn=url, autogenerate_session_id=False, **options)
 
@@ -301,12 +302,16 @@ def test_sessions_are_bounded_and_the_oldest_goes(server: embedded.EmbeddedWareh
 
 def test_a_session_that_cannot_be_restored_is_dropped(server: embedded.EmbeddedWarehouse) -> None:
     """`compatibility` cannot be taken back: no session is better than one with another request's settings."""
-    changed = "SELECT count() FROM system.settings WHERE changed"
     client = connect(server.url, session_id="spoiled")
+
+    def changed(**options: Any) -> int:
+        sql = "SELECT count() FROM system.settings WHERE changed"
+        return int(client.query(sql, **options).result_rows[0][0])
+
     client.command("SET max_threads = 7")
-    before = int(client.command(changed))
-    assert int(client.command(changed, settings={"compatibility": "22.1"})) > before + 50
-    assert int(client.command(changed)) <= before
+    before = changed()
+    assert changed(settings={"compatibility": "22.1"}) > before + 50
+    assert changed() <= before
     assert client.command("SELECT getSetting('max_threads')") != 7
 
 

@@ -1,7 +1,7 @@
 """The impact against the pure references: whatever happens within the damage, no hour outside it changes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ def impact(clicks: Iterable[Click], window: Window, damage: Damage, above: Windo
             and session.started_at < damage.start
             and (session.ended_at > damage.start - ahead.gap or session.is_open)
         )
-        before, after = {}, {}
+        before: dict[Hashable, datetime] = {}
+        after: dict[Hashable, datetime] = {}
         for click in sorted(outside, key=lambda click: click.at):
             if damage.start - ahead.gap <= click.at < damage.start:
                 before[click.key] = click.at
@@ -194,9 +195,18 @@ def test_rows_with_fixed_margins_change_in_affected_hours_only(
 
 def test_a_key_that_returns_after_the_damage_counts_where_the_damage_decides_whether_it_starts_a_session() -> None:
     damage = Damage(at("02:50"), at("02:55"))
-    before = {"still there": at("02:46"), "at exactly the gap": at("02:45"), "back too late": at("02:49")}
-    first = {"still there": at("03:15"), "at exactly the gap": at("03:15"), "new": at("03:24"), "back too late": at("03:25")}
-    assert may_start({**before}, {**first}, damage, GAP) == {at("03:00"): 2}  # at exactly the gap, and new
+    before: dict[Hashable, datetime] = {
+        "still there": at("02:46"),
+        "at exactly the gap": at("02:45"),
+        "back too late": at("02:49"),
+    }
+    first: dict[Hashable, datetime] = {
+        "still there": at("03:15"),
+        "at exactly the gap": at("03:15"),
+        "new": at("03:24"),
+        "back too late": at("03:25"),
+    }
+    assert may_start(before, first, damage, GAP) == {at("03:00"): 2}  # at exactly the gap, and new
 
 
 def at(text: str) -> datetime:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.windows import Window
 from backfill_platform.examples import payments
@@ -86,6 +87,7 @@ def test_the_reference_sums_up_hours_by_hand() -> None:
 @pytest.mark.whole
 def test_a_year_of_real_baskets_gives_the_payments_of_the_reference(spark: "SparkSession") -> None:
     lines, _ = read_lines(payments.LINES_FILE)
+    assert isinstance(PIPELINE.source, ArchiveFile)
     read = payments.parse(PIPELINE.source.lines(spark, [])).withColumn("ingestion_hour", F.date_trunc("hour", "event_time"))
     landed = read.select(*PIPELINE.raw.table.column_names)
     assert counted(landed, PIPELINE.raw.table) == Counter(row_of(line) for line in lines)

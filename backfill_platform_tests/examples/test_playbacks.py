@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.adapters.spark.attribution import TOUCH, with_last_touch
 from backfill_platform.adapters.spark.checks import FAILED, mark_failures
 from backfill_platform.adapters.spark.reader import spark_schema
@@ -122,6 +123,7 @@ def test_the_reference_attributes_by_hand() -> None:
 
 
 def test_every_play_of_the_shipped_events_finds_the_impression_that_made_it(spark: "SparkSession") -> None:
+    assert isinstance(PIPELINE.source, HourlyFiles)
     lines = PIPELINE.source.lines(spark, list(playbacks.HOURS))
     touched = with_last_touch(
         playbacks.parse(lines).dropna(),

@@ -242,7 +242,8 @@ def test_every_check_rejects_the_rows_it_should(
         assert rule.name in by_row if rule.name.endswith(MISSING) else by_row == [rule.name]
         return
     cases = CASES[pipeline][table]
-    verdicts = [holds(rule, frame_of(spark, pipeline, table, rows)) for rows in ([{}], cases.hours[rule.name])]
+    hours: tuple[list[Row], ...] = ([{}], cases.hours[rule.name])
+    verdicts = [holds(rule, frame_of(spark, pipeline, table, rows)) for rows in hours]
     assert verdicts == [True, False]
 
 

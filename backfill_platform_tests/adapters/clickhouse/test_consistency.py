@@ -274,7 +274,8 @@ def test_a_row_written_between_two_readings_of_an_inconsistent_hour_is_not_cance
     warehouse: Warehouse, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubled(warehouse, table)
-    read, written = fingerprints.final, []
+    read = fingerprints.final
+    written: list[int] = []
 
     def late(*arguments: Any) -> Any:
         if not written:

@@ -84,10 +84,10 @@ def test_the_session_key_does_not_change_which_events_are_kept(
             for session in sessions
             for at, _, _ in session.events
         }
-        rows = deduplicated.rows.select(
+        started = deduplicated.rows.select(
             "client", F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start")
         )
-        assert {(row["client"], row["at"]): row["start"] for row in rows.collect()} == starts
+        assert {(row["client"], row["at"]): row["start"] for row in started.collect()} == starts
 
 
 def test_copies_and_sessions_are_found_by_one_shuffle_and_one_sort(

@@ -1,7 +1,7 @@
 from collections import Counter
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from backfill_platform.adapters.spark.hours import between
 from backfill_platform_tests.oracles import entities
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # which would start one job after the other
 PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -47,10 +47,11 @@ def by_spark(frame: "DataFrame", *key: str) -> "DataFrame":
 def rows(frame: "DataFrame") -> Counter[Change]:
     times = ("ingestion_hour", "modified_at")
     numbered = frame.select(*(F.unix_seconds(name).alias(name) if name in times else name for name in Change._fields))
-    dicts = (row.asDict() for row in numbered.collect())
-    return Counter(
-        Change(**{k: datetime.fromtimestamp(v, T0.tzinfo) if k in times else v for k, v in values.items()}) for values in dicts
-    )
+
+    def value(row: "Row", name: str) -> Any:
+        return datetime.fromtimestamp(row[name], T0.tzinfo) if name in times else row[name]
+
+    return Counter(Change(*[value(row, name) for name in Change._fields]) for row in numbered.collect())
 
 
 def by_reference(changes: list[Change]) -> Counter[Change]:

@@ -4,10 +4,10 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pandera.pyspark as pa
 import pyspark.sql.types as T
 import pytest
-from pandera.extensions import register_check_method
+from pandera.api.extensions import register_check_method
+from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameModel, Field, check, dataframe_check
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -93,7 +93,7 @@ class ByPandera(DataFrameModel):
         return bool(frame.agg(F.sum("a") == 3).first()[0])  # type: ignore[index]
 
     @dataframe_check
-    def _no_failure_of_its_own(cls, frame: DataFrame) -> bool:
+    def _no_failure_of_its_own(cls, frame: DataFrame) -> bool:  # type: ignore[misc] # pandera makes it a class method
         """No frame is too hard."""
         if frame.where("a = 13").count():
             raise ValueError("too hard")
@@ -123,8 +123,9 @@ def test_checks_that_cannot_be_columns_are_run_by_pandera_with_a_verdict_each(
 
 
 def test_pandera_cannot_be_switched_off_from_outside(spark: "SparkSession") -> None:
-    for switch in ({"validation_enabled": False}, {"validation_depth": pa.config.ValidationDepth.SCHEMA_ONLY}):
-        with pa.config.config_context(**switch):
+    switches: list[dict[str, Any]] = [{"validation_enabled": False}, {"validation_depth": ValidationDepth.SCHEMA_ONLY}]
+    for switch in switches:
+        with config_context(**switch):
             assert verdicts(spark, ByPandera, [2]) == [NAMES[1]]
 
 
@@ -195,7 +196,7 @@ class RowsOfAFrame(DataFrameModel):
     a: T.LongType = Field()
 
     @dataframe_check
-    def _positive(cls, frame: DataFrame) -> Column:
+    def _positive(cls, frame: DataFrame) -> Column:  # type: ignore[misc] # pandera makes it a class method
         return frame["a"] > 0
 
 

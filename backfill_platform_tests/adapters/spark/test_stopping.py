@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def handler() -> Iterator[Callable[..., None]]:
     signal.signal(signal.SIGINT, before)
 
 
-def opened(session: Any) -> Callable[[], Any]:
-    return lambda: session
+def stopping(session: Any, **options: float) -> AbstractContextManager[Callable[[], Any]]:
+    return stoppable(lambda: session, **options)
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["the call fails", "the call returns"])
@@ -83,7 +84,7 @@ def test_a_signal_during_a_call_is_raised_after_it(refuses: bool) -> None:
     reached = []
 
     def work() -> None:
-        with stoppable(opened(session)) as open_session:
+        with stopping(session) as open_session:
             open_session().call()
             reached.append("after the call")
             time.sleep(5)
@@ -98,7 +99,7 @@ def test_a_signal_during_a_call_is_raised_after_it(refuses: bool) -> None:
 
 def test_a_call_that_fails_at_the_end_of_the_block_is_reported_as_a_stop() -> None:
     session = Session()
-    with pytest.raises(Stopped) as raised, stoppable(opened(session)) as open_session:
+    with pytest.raises(Stopped) as raised, stopping(session) as open_session:
         open_session().call()
     assert isinstance(raised.value.__context__, RuntimeError)
 
@@ -132,7 +133,7 @@ def stop_in_call(clean: Callable[[], None]) -> None:
     """Be stopped in the middle of a call, with something to clean up on the way out."""
 
     def work() -> None:
-        with stoppable(opened(Session(refuses=False))) as open_session:
+        with stopping(Session(refuses=False)) as open_session:
             try:
                 open_session().call()
                 time.sleep(5)
@@ -146,7 +147,7 @@ def stop_in_call(clean: Callable[[], None]) -> None:
 def test_a_server_that_does_not_answer_is_left_after_a_while() -> None:
     session = Session(deaf=True)
     began = time.monotonic()
-    with pytest.raises(Stopped), stoppable(opened(session), patience=1) as open_session:
+    with pytest.raises(Stopped), stopping(session, patience=1) as open_session:
         open_session().call()
     assert time.monotonic() - began > 1
     assert isinstance(session.left_by, Stopped)
@@ -156,7 +157,7 @@ def test_a_server_that_does_not_answer_is_left_after_a_while() -> None:
 def test_a_signal_outside_a_call_is_raised_at_once(session: Any) -> None:
 
     def work() -> None:
-        with stoppable(opened(session)) as open_session:
+        with stopping(session) as open_session:
             open_session()
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
@@ -169,7 +170,7 @@ def test_a_signal_outside_a_call_is_raised_at_once(session: Any) -> None:
 def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with stoppable(opened(Session())):
+        with stopping(Session()):
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -180,7 +181,7 @@ def test_another_thread_leaves_signals_alone() -> None:
 
     def work() -> None:
         before = signal.getsignal(signal.SIGINT)
-        with stoppable(opened("session")) as open_session:
+        with stopping("session") as open_session:
             seen.append((open_session(), signal.getsignal(signal.SIGINT) is before))
 
     thread = threading.Thread(target=work)

@@ -316,7 +316,7 @@ def test_any_stored_rows_become_any_desired_rows(
     write_live(warehouse, visits, stored)
     hours = sorted(requested)
     rows = [row for row in desired if row["hour"] in requested]
-    desired = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in requested)
+    expected = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in requested)
     with Staging(warehouse, visits, attempt(), hours) as staging:
         staging.load_rows(rows, counts(rows))
         prepared = prepare(staging, hours)
@@ -327,5 +327,5 @@ def test_any_stored_rows_become_any_desired_rows(
             assert (diff.changed + diff.only_there, diff.changed + diff.only_here) == (result.cancels, result.states)
             assert diff.matched == result.untouched
         assert {str(result.status) for result in publish(prepared)} <= {"published", "unchanged"}
-    assert net_rows(warehouse, visits) == desired == final_rows(warehouse, visits)
+    assert net_rows(warehouse, visits) == expected == final_rows(warehouse, visits)
     assert set(statuses(repair(warehouse, visits, hours, rows)).values()) == {"unchanged"}
