@@ -236,7 +236,7 @@ def _serve(data_dir: Path, port: int, stop: threading.Event) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server until it is told to stop; the exit code is 0 then, and 3 when the folder has another owner."""
+    """Run the server until it is asked to stop; the exit code is 0 then, and 3 when the folder has another owner."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="ClickHouse's engine on a local HTTP port.")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the warehouse; made if needed")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default, takes a free one")

@@ -1,4 +1,4 @@
-"""The difference: exact, told by kind, by column and by sample, and written as a delta that survives every merge."""
+"""The difference: exact; reported by kind, by column and by sample; written as a delta that survives every merge."""
 
 from datetime import datetime
 
