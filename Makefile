@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-slow test-connect lint format bench bench-quick lock clean
+.PHONY: help install hooks demo up test test-slow test-connect coverage lint format bench bench-quick lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,12 @@ test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-
 test-connect: $(READY)  ## the tests of Spark and of repairs once more, on Spark Connect
 	TEST_SPARK=connect $(BIN)/python -m pytest -m "not slow" backfill_platform_tests/adapters/spark backfill_platform_tests/repair
 
+coverage: $(READY)  ## the fast tests with branch coverage: a table here, and artefacts/coverage.xml
+	@scripts/need-chromium
+	@scripts/need-kafka
+	@mkdir -p artefacts
+	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --cov --cov-report=term --cov-report=xml
+
 lint: $(READY)  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,6 +56,9 @@ bench-quick: $(READY)  ## a small part of the same in about two minutes; only pr
 	$(BIN)/python -m benchmarks.side_by_side --quick
 
 install: $(READY)  ## the virtual environment with the locked dependencies, and Java where it is missing
+
+hooks: $(READY)  ## run ruff, mypy and import-linter before each commit
+	$(BIN)/pre-commit install
 
 $(READY): requirements.lock pyproject.toml
 	@scripts/need-java

@@ -52,7 +52,8 @@ log.initial.task.delay.ms=100
 class Broker:
     """One broker with its folder; it can be killed and started again on the same port and data.
 
-    `voters` are all nodes of its cluster; without, it is alone. Clients are told to come to the port `told`, or its own.
+    `voters` are all nodes of its cluster; without them it is alone. `told` is the port it advertises to clients, by default its
+    own.
     """
 
     folder: Path
@@ -107,7 +108,7 @@ class Broker:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def kill(self) -> None:
-        """As a power cut would end it."""
+        """End it as a power cut would."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -135,7 +136,7 @@ class Broker:
         """A new topic; settings with `_` for `.`."""
         name = name or f"events-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin = _admin(self.address)  # kept until the answer is there: it ends its requests when it goes
+        admin = _admin(self.address)  # a variable until the answer arrives: its requests end when it is collected
         admin.create_topics([NewTopic(name, partitions, -1, config=settings)])[name].result(30)
         return name
 
@@ -163,7 +164,8 @@ def free_ports(count: int) -> list[int]:
 def running_broker(folder: Path, *, told: int = 0) -> Iterator[Broker]:
     """A broker of a new folder, for the block. Skips the test where there are no libraries."""
     _need_libraries()
-    made = Broker(folder, *free_ports(2), told=told)
+    port, controller = free_ports(2)
+    made = Broker(folder, port, controller, told=told)
     made.prepare()
     try:
         made.start()
@@ -181,18 +183,18 @@ def running_brokers(folder: Path, count: int) -> Iterator[tuple[Broker, ...]]:
     for number in range(count):
         (folder / str(number)).mkdir()
         made.append(Broker(folder / str(number), ports[2 * number], ports[2 * number + 1], number + 1))
-    voters = tuple(one.voter for one in made)
+    voters = tuple(broker.voter for broker in made)
     try:
-        for one in made:
-            one.voters = voters
-            one.prepare()
-            one.launch()
-        for one in made:
-            wait_until(one.answers, START_SECONDS)
+        for broker in made:
+            broker.voters = voters
+            broker.prepare()
+            broker.launch()
+        for broker in made:
+            wait_until(broker.answers, START_SECONDS)
         yield tuple(made)
     finally:
-        for one in made:
-            one.stop()
+        for broker in made:
+            broker.stop()
 
 
 def _need_libraries() -> None:
@@ -204,12 +206,12 @@ def _need_libraries() -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that tests share; each makes topics of its own."""
-    with running_broker(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
+    with running_broker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
 
 
 @pytest.fixture
 def topics(broker: Broker) -> Iterator[Cluster]:
     """A client of the shared broker."""
-    with closing(Cluster(broker.config)) as found:
-        yield found
+    with closing(Cluster(broker.config)) as cluster:
+        yield cluster

@@ -56,13 +56,13 @@ class Stack:
 
     def launch_backfill(self, assets: Sequence[str], first: str, last: str) -> str:
         """Ask for the partitions from `first` to `last` of the assets, as the web page does; the id of the backfill."""
-        wanted = [
+        selection = [
             {"assetKey": {"path": asset.split("/")}, "partitions": {"range": {"start": first, "end": last}}} for asset in assets
         ]
         answer = self.graphql(
             "mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p) {"
             " __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }",
-            p={"partitionsByAssets": wanted},
+            p={"partitionsByAssets": selection},
         )["launchPartitionBackfill"]
         assert answer["__typename"] == "LaunchBackfillSuccess", answer
         return str(answer["backfillId"])
@@ -73,8 +73,8 @@ class Stack:
             "query($id: String!) { partitionBackfillOrError(backfillId: $id) {"
             " ... on PartitionBackfill { runs(limit: 100) { id status } } } }"
         )
-        found = self.graphql(query, id=backfill)["partitionBackfillOrError"]["runs"]
-        return {run["id"]: run["status"] for run in found}
+        runs = self.graphql(query, id=backfill)["partitionBackfillOrError"]["runs"]
+        return {run["id"]: run["status"] for run in runs}
 
     def backfill_status(self, backfill: str) -> str:
         """The status of a backfill."""
@@ -105,9 +105,9 @@ class Stack:
         )["assetNodeOrError"]
         keys = answer["partitionKeys"]
         return {
-            key: found["status"]
-            for found in answer["assetPartitionStatuses"]["ranges"]
-            for key in keys[keys.index(found["startKey"]) : keys.index(found["endKey"]) + 1]
+            key: span["status"]
+            for span in answer["assetPartitionStatuses"]["ranges"]
+            for key in keys[keys.index(span["startKey"]) : keys.index(span["endKey"]) + 1]
         }
 
     def query(self, sql: str) -> list[list[str]]:
@@ -150,7 +150,7 @@ class Stacks:
             )
         self._process = process
 
-        def told() -> Mapping[str, Any]:
+        def services_of_start() -> Mapping[str, Any]:
             assert process.poll() is None, f"`backfill up` ended with {process.returncode}:\n{output_of(self.home)}"
             with suppress(OSError, ValueError):
                 services: dict[str, Any] = json.loads((self.home / "services.json").read_text())
@@ -159,8 +159,8 @@ class Stacks:
                     return services
             return {}
 
-        wait_until(lambda: bool(told()), START_SECONDS)
-        services = told()
+        wait_until(lambda: bool(services_of_start()), START_SECONDS)
+        services = services_of_start()
         endpoint = json.loads((self.home / "warehouse" / "endpoint.json").read_text())
         return Stack(self.home, process, services["web_url"], services["spark_remote"], endpoint["url"])
 
@@ -199,12 +199,12 @@ def processes_of(home: Path) -> dict[int, str]:
     They are known by the environment that they inherit, so none gets away by a session, a group or a parent of its own.
     """
     marker = f"BACKFILL_HOME={home}".encode()
-    found = {}
+    commands = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if marker in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    return found
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return commands
 
 
 def answers(address: tuple[str, int]) -> bool:
@@ -224,9 +224,9 @@ def output_of(home: Path) -> str:
 @pytest.fixture(scope="session")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     """One home for the whole test session."""
-    found = Stacks(tmp_path_factory.mktemp("stack") / "home")
-    yield found
-    found.end()
+    shared = Stacks(tmp_path_factory.mktemp("stack") / "home")
+    yield shared
+    shared.end()
 
 
 @pytest.fixture

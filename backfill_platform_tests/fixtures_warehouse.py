@@ -1,4 +1,4 @@
-"""A warehouse that speaks ClickHouse's HTTP interface, and what tests need to talk to it plainly.
+"""A warehouse with ClickHouse's HTTP interface, and plain requests to it.
 
 With CLICKHOUSE_URL set (`http://user:password@host:8123`) it is that server; else one embedded server, started at the first
 use and shared by the whole test session.
@@ -35,8 +35,8 @@ def warehouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def warehouse(warehouse_url: str) -> Iterator[Warehouse]:
     """A connection to the warehouse of the test session."""
-    with closing(Warehouse(warehouse_url)) as found:
-        yield found
+    with closing(Warehouse(warehouse_url)) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def warehouse_database(warehouse_url: str) -> Iterator[str]:
 
 
 class Answer(NamedTuple):
-    """What came back; the case of header names does not matter."""
+    """An HTTP answer; the case of header names does not matter."""
 
     status: int
     headers: Message

@@ -1,6 +1,6 @@
-"""Warming a new Spark server: `python -m backfill_platform.devstack.warm` builds a few sessions in a lake that is thrown away.
+"""Warming a new Spark server: `python -m backfill_platform.devstack.warm` builds a few sessions in a temporary lake.
 
-A JVM compiles and loads what a query needs when it first needs it: without this the first repair takes three times as long.
+A JVM loads and compiles code when a query first needs it: without this the first repair takes three times as long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLIENTS = 50
-_TURNS = 3  # what runs often is compiled better
+_TURNS = 3  # code that runs often is compiled better
 _HOURS = HourRange(clickstream.HOURS.start, clickstream.HOURS.start + 3 * HOUR)
 
 
@@ -75,7 +75,7 @@ def _lines() -> list[str]:
 
 
 def main() -> None:
-    """Warm the Spark server of the settings, for as long as whoever started this keeps the other end of its input open."""
+    """Warm the Spark server of the settings; stop when standard input ends, which the parent process keeps open."""
     from pyspark.sql import SparkSession
 
     threading.Thread(target=_end_with_input, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The version of the code that computes a table, so that hours built by other code are known to be stale.
+"""The version of the code that computes a table, so that hours built by other code can be found as stale.
 
 A digest of the function and of what it uses from its own package: functions, classes and plain values. Comments, docstrings and
 formatting do not count. What it cannot see, such as another library's behaviour, is declared by `version` of the table.

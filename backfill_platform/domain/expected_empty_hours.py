@@ -1,6 +1,6 @@
-"""Hours in which nothing happens by right: declared by the pipeline, or learned from the same hours of other days.
+"""Hours that are expected to be empty: declared by the pipeline, or learned from the same hours of other days.
 
-An hour without events is a gap where events are to be expected, and silence where they are not.
+An hour without events is a gap only where events are expected.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +19,7 @@ _FEW_ROWS = 10  # by chance alone, an hour that should have so many has none onc
 class ExpectedEmptyHours:
     """Hours of the day in UTC, half-open `[first, end)`, in which no events are expected; `weekdays` count from Monday as 0.
 
-    `Quiet(22, 4)` goes over midnight. Raises SpecError for what is no hour or weekday.
+    `ExpectedEmptyHours(22, 4)` goes over midnight. Raises SpecError for a value that is not an hour or a weekday.
     """
 
     first: int
@@ -28,9 +28,11 @@ class ExpectedEmptyHours:
 
     def __post_init__(self) -> None:
         if not (0 <= self.first <= 23 and 0 <= self.end <= 24 and self.first != self.end):
-            raise SpecError(f"quiet hours go from 0 to 24 and are not empty; got [{self.first}, {self.end})")
+            raise SpecError(
+                f"expected empty hours lie within 0 to 24 and hold at least one hour; got [{self.first}, {self.end})"
+            )
         if not self.weekdays or not set(self.weekdays) <= set(range(7)):
-            raise SpecError(f"weekdays go from 0 (Monday) to 6 (Sunday); got {self.weekdays}")
+            raise SpecError(f"weekdays are numbers from 0 (Monday) to 6 (Sunday), at least one; got {self.weekdays}")
 
     def __contains__(self, hour: datetime) -> bool:
         wraps = self.end < self.first
@@ -41,23 +43,23 @@ class ExpectedEmptyHours:
 def expected_empty_hours(
     hours: HourRange, declared: Iterable[ExpectedEmptyHours], rows: Mapping[datetime, int], landed: Collection[datetime]
 ) -> set[datetime]:
-    """The hours of the range without rows that are quiet: declared to be, or usually without many.
+    """The hours of the range that landed without rows and are expected to be empty: by declaration, or by habit.
 
-    Compared are the same hours of the day, up to four weeks away, by weekday if there are two such hours and by day otherwise;
-    an hour is quiet where their median is below ten rows. `rows` and `landed` are of all hours around, not of the range alone.
-    With fewer than two hours to compare with, nothing has been learned.
+    The habit is that of the same hour of the day up to four weeks before and after: on the same weekday if at least two such
+    hours have landed, else on any day. An hour is expected to be empty where their median is below ten rows; with fewer than
+    two hours to compare with, nothing is learned. `rows` and `landed` cover those weeks, not the range alone.
     """
-    spans, known = tuple(declared), set(landed)
-    found = set()
+    spans, landed_hours = tuple(declared), set(landed)
+    expected = set()
     for hour in hours:
-        if hour in known and not rows.get(hour):
-            learned = _usual(hour, rows, known)
-            if any(hour in span for span in spans) or (learned is not None and learned < _FEW_ROWS):
-                found.add(hour)
-    return found
+        if hour in landed_hours and not rows.get(hour):
+            usual = _usual_rows(hour, rows, landed_hours)
+            if any(hour in span for span in spans) or (usual is not None and usual < _FEW_ROWS):
+                expected.add(hour)
+    return expected
 
 
-def _usual(hour: datetime, rows: Mapping[datetime, int], landed: Collection[datetime]) -> float | None:
+def _usual_rows(hour: datetime, rows: Mapping[datetime, int], landed: Collection[datetime]) -> float | None:
     for step in (7, 1):
         near = (hour + timedelta(days=days) for days in range(-7 * _WEEKS, 7 * _WEEKS + 1, step) if days)
         counts = [rows.get(other, 0) for other in near if other in landed]

@@ -8,10 +8,10 @@ _WRAP = 1 << 64
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What an hour holds: its net row count and the sign-aware sum of its row hashes, modulo 2**64.
+    """What an hour holds: its net row count, and the sum of its row hashes, each with its sign, modulo 2**64.
 
-    Sums of fingerprints are fingerprints of sums (the hash sum is linear), so `target + delta == desired` proves a delta
-    before it is published. Equal fingerprints from different server versions or table declarations mean nothing.
+    Both are linear: the fingerprint of two sets of rows is the sum of theirs. So `target + delta == desired` proves a delta
+    before it is published. Fingerprints from different server versions or table declarations must not be compared.
     """
 
     rows: int = 0
@@ -36,6 +36,6 @@ EMPTY = Fingerprint()
 def repair_id(now: datetime, entropy: bytes) -> str:
     """A sortable, readable name of a repair: `r19980430t220000_1f2e3d`. Safe in table names and branch names.
 
-    The clock and the randomness are the caller's: a repair resumed by another process keeps its name.
+    The caller gives the time and the randomness: a repair that another process resumes keeps its name.
     """
     return f"r{now.astimezone(UTC):%Y%m%dt%H%M%S}_{entropy.hex()[:6]}"

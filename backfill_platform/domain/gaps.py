@@ -1,4 +1,4 @@
-"""Which hours are not what they should be, judged from counts and fingerprints alone."""
+"""Which hours differ from what they should be, judged from counts and fingerprints alone."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans, holes
 
-_NEAR = 24  # hours in which a neighbour with rows makes an hour without rows suspicious
+_NEAR = 24  # hours: a neighbour with rows within this distance makes an hour without rows suspicious
 
 
 class GapKind(StrEnum):
@@ -31,7 +31,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Gap:
-    """One damaged hour of one table, with the evidence in words; `tenants` whose rows differ, where that is known."""
+    """One damaged hour of one table, with the evidence as text; `tenants` are those whose rows differ, where that is known."""
 
     table: str
     hour: datetime
@@ -43,7 +43,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Written:
-    """What the ledger says that a promoted landing or build left of an hour. Unknown counts and contents are None."""
+    """What a promoted landing or build wrote of an hour, by the ledger. Unknown counts and contents are None."""
 
     repair_id: str
     started_at: datetime
@@ -62,35 +62,35 @@ def landing_gaps(
     expected_empty_hours: Container[datetime] = (),
     written: Mapping[datetime, Written] | None = None,
 ) -> list[Gap]:
-    """Hours that have not landed, or were lost; and those that landed empty between hours with rows, unless they are quiet.
+    """Hours that have not landed or were lost, and hours that landed empty near hours with rows, unless expected to be empty.
 
-    `rows` are those of all hours around, `written` what the ledger has of them: an hour it calls empty was empty at its source.
+    `rows` covers the hours around the range, too. `written` is what the ledger has: it tells how many rows a lost hour had.
     """
-    found = []
+    gaps = []
     for hour in hours:
         if hour not in landed:
             claim = (written or {}).get(hour)
             lost = f"; {claim.repair_id} had landed {claim.rows} rows" if claim and claim.rows else ""
-            found.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, f"not landed, or lost{lost}"))
+            gaps.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, f"not landed, or lost{lost}"))
         elif not rows.get(hour) and hour not in expected_empty_hours and (beside := _neighbour(hour, rows)):
             evidence = f"landed without rows, but {beside} rows landed in an hour next to it"
-            found.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence))
-    return found
+            gaps.append(Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence))
+    return gaps
 
 
 def offset_gaps(table: str, hours: HourRange, landed: Mapping[datetime, Spans]) -> list[Gap]:
-    """Hours of a topic that lack messages which were sent later, with old timestamps: offsets that landed with no hour."""
-    found = []
+    """Hours of a topic that lack messages sent later with old timestamps: their offsets have landed with no hour."""
+    gaps = []
     for hour, spans in sorted(holes(landed).items()):
         if hour in hours:
-            told = ", ".join(f"{span.start} to {span.end - 1} of partition {span.partition}" for span in spans)
-            evidence = f"offsets {told} lie between it and the hour after it, and have landed with neither"
-            found.append(Gap(table, hour, Place.LAKE, GapKind.SHORT, evidence))
-    return found
+            ranges = ", ".join(f"{span.start} to {span.end - 1} of partition {span.partition}" for span in spans)
+            evidence = f"offsets {ranges} lie between it and the hour after it, and have landed with neither"
+            gaps.append(Gap(table, hour, Place.LAKE, GapKind.SHORT, evidence))
+    return gaps
 
 
 def lake_gaps(table: str, upstream: str, hours: HourRange, built: Container[datetime], above: Container[datetime]) -> list[Gap]:
-    """Hours that were never built, or were lost, although the layer above has them. Hours known to be empty are built."""
+    """Hours that were never built, or were lost, although `upstream` has them. An hour recorded as empty counts as built."""
     evidence = f"not built, or lost; {upstream} has the hour"
     return [Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence) for hour in hours if hour not in built and hour in above]
 
@@ -98,25 +98,25 @@ def lake_gaps(table: str, upstream: str, hours: HourRange, built: Container[date
 def count_gaps(
     table: str, hours: Iterable[datetime], rows: Mapping[datetime, int], written: Mapping[datetime, Written]
 ) -> list[Gap]:
-    """Hours of the lake that have other row counts than the ledger says were written. `rows` are those that can be read."""
-    found = []
+    """Hours of the lake whose row count differs from what the ledger says was written. `rows` are those that can be read."""
+    gaps = []
     for hour in hours:
-        claim, have = written.get(hour), rows.get(hour, 0)
-        if claim is None or claim.rows is None or have == claim.rows:
+        claim, stored = written.get(hour), rows.get(hour, 0)
+        if claim is None or claim.rows is None or stored == claim.rows:
             continue
-        fewer = GapKind.SHORT if have else GapKind.MISSING
-        kind = fewer if have < claim.rows else GapKind.DRIFTED
-        found.append(Gap(table, hour, Place.LAKE, kind, f"{have} rows, but {claim.repair_id} wrote {claim.rows}"))
-    return found
+        fewer = GapKind.SHORT if stored else GapKind.MISSING
+        kind = fewer if stored < claim.rows else GapKind.DRIFTED
+        gaps.append(Gap(table, hour, Place.LAKE, kind, f"{stored} rows, but {claim.repair_id} wrote {claim.rows}"))
+    return gaps
 
 
 def stale_gaps(table: str, why: Mapping[datetime, str]) -> list[Gap]:
-    """Hours that would be built otherwise by now, with the reasons."""
+    """Hours that a build would write differently now; `why` has the reason for each."""
     return [Gap(table, hour, Place.LAKE, GapKind.STALE, evidence) for hour, evidence in sorted(why.items())]
 
 
 def code_changed(written: Mapping[datetime, Written], version: str) -> dict[datetime, str]:
-    """The hours that were built by code other than `version`, which is not empty; unknown versions are not judged."""
+    """The hours that code other than `version` (not empty) built, with the reason; hours of unknown code are left out."""
     return {
         hour: f"built by code {claim.code_version}, which is {version} by now"
         for hour, claim in written.items()
@@ -125,16 +125,16 @@ def code_changed(written: Mapping[datetime, Written], version: str) -> dict[date
 
 
 def seen_by(claim: Written, versions: Iterable[Written]) -> Written | None:
-    """The version of a source hour that a build has read, oldest first given; None where there was none yet.
+    """The version of a source hour that the build `claim` has read, None where there was none yet.
 
-    What was written while the build was at work counts as not read.
+    `versions` are ordered, the oldest first. What was written while the build ran counts as not read.
     """
-    seen = [one for one in versions if one.finished_at <= claim.started_at]
+    seen = [version for version in versions if version.finished_at <= claim.started_at]
     return seen[-1] if seen else None
 
 
 def has_changed(claim: Written, versions: list[Written]) -> bool:
-    """Whether a source hour holds other rows than those which a build of it has read; False where nothing is known."""
+    """Whether a source hour holds other rows than the build `claim` has read; False where that is not known."""
     seen = seen_by(claim, versions)
     if seen is None or seen.content is None or versions[-1].content is None:
         return False
@@ -151,27 +151,27 @@ def warehouse_gaps(
 ) -> list[Gap]:
     """Hours whose warehouse rows differ from the lake's, or whose net state and FINAL disagree.
 
-    Hours that are not `comparable` are not held against the lake, which is damaged itself there.
+    Hours outside `comparable` are not compared with the lake, because the lake itself is damaged there; None compares all.
     """
     gaps = []
     for hour in hours:
-        want, have, read = (found.get(hour, EMPTY) for found in (lake, net, final))
-        if have != read:
-            kind, evidence = GapKind.INCONSISTENT, f"net state {have}, but FINAL {read}"
-        elif have == want or (comparable is not None and hour not in comparable):
+        desired, stored, shown = (fingerprints.get(hour, EMPTY) for fingerprints in (lake, net, final))
+        if stored != shown:
+            kind, evidence = GapKind.INCONSISTENT, f"net state {stored}, but FINAL {shown}"
+        elif stored == desired or (comparable is not None and hour not in comparable):
             continue
-        elif have == EMPTY:
-            kind, evidence = GapKind.MISSING, f"no rows, but the lake has {want.rows}"
-        elif have.rows < want.rows:
-            kind, evidence = GapKind.SHORT, f"{have.rows} rows, but the lake has {want.rows}"
+        elif stored == EMPTY:
+            kind, evidence = GapKind.MISSING, f"no rows, but the lake has {desired.rows}"
+        elif stored.rows < desired.rows:
+            kind, evidence = GapKind.SHORT, f"{stored.rows} rows, but the lake has {desired.rows}"
         else:
-            kind, evidence = GapKind.DRIFTED, f"{have.rows} rows that differ from the {want.rows} of the lake"
+            kind, evidence = GapKind.DRIFTED, f"{stored.rows} rows that differ from the {desired.rows} of the lake"
         gaps.append(Gap(table, hour, Place.WAREHOUSE, kind, evidence))
     return gaps
 
 
 def _neighbour(hour: datetime, rows: Mapping[datetime, int]) -> int:
-    """The rows of the nearest hour that has some, 0 where none is near."""
+    """The row count of the nearest hour with rows, 0 where none is near."""
     for distance in range(1, _NEAR + 1):
         if beside := max(rows.get(hour - distance * HOUR, 0), rows.get(hour + distance * HOUR, 0)):
             return beside

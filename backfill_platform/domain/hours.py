@@ -1,7 +1,7 @@
 """Hours and half-open ranges of hours, in UTC.
 
-An hour is named by its start: an aware UTC `datetime` with nothing below the hour. User input becomes one in `parse_hour`
-or, where it need not be on the hour, in `parse_moment`, and nowhere else.
+An hour is named by its start: an aware UTC `datetime` on the full hour. Only `parse_hour` and, for times that need not be on
+the hour, `parse_moment` turn user input into one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,21 +17,21 @@ PARTITION_KEY_FORMAT = "%Y-%m-%d-%H:%M"
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The hour that holds an aware moment: the start of `[h, h+1)`, in UTC."""
+    """The hour `[h, h+1)` that holds an aware moment, named by its start in UTC. Raises HourError without a time zone."""
     if moment.tzinfo is None:
         raise HourError(f"{moment.isoformat()} has no time zone; give UTC times")
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def hour_after(moment: datetime) -> datetime:
-    """The end of the last hour that begins before an aware moment: the moment itself where it is on the hour."""
+    """An aware moment rounded up to the full hour, in UTC; the moment itself where it is on the hour."""
     return hour_of(moment - timedelta(microseconds=1)) + HOUR
 
 
 def parse_moment(text: str) -> datetime:
     """A moment from ISO 8601 text or a partition key such as `1998-04-30-22:00`; no offset means UTC.
 
-    Raises HourError when the text is no time.
+    Raises HourError when the text is not a time.
     """
     moment: datetime | None = None
     for read in (datetime.fromisoformat, lambda t: datetime.strptime(t, PARTITION_KEY_FORMAT)):  # noqa: DTZ007
@@ -46,7 +46,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def parse_hour(text: str) -> datetime:
-    """An hour from text that `parse_moment` reads. Raises HourError also when it does not lie on a full hour in UTC."""
+    """An hour from text that `parse_moment` reads. Raises HourError when it is not a time on a full hour in UTC."""
     moment = parse_moment(text)
     if moment != hour_of(moment):
         raise HourError(f"'{text}' does not lie on a full hour in UTC; write it like {format_hour(hour_of(moment))}")
@@ -65,9 +65,9 @@ def partition_key(hour: datetime) -> str:
 
 @dataclass(frozen=True, order=True)
 class HourRange:
-    """The hours of `[start, end)`; both ends on the hour, UTC; never empty.
+    """The hours of `[start, end)`; both ends on the hour, in UTC; never empty.
 
-    Raises HourError when an end is not an hour or the range is empty.
+    Raises HourError when an end is not an hour, or the range is empty.
     """
 
     start: datetime
@@ -90,11 +90,11 @@ class HourRange:
 
     @classmethod
     def covering(cls, hours: Iterable[datetime]) -> "HourRange":
-        """The smallest range that holds all the given hours."""
-        found = sorted(hours)
-        if not found:
+        """The smallest range that holds all given hours. Raises HourError when there are none."""
+        ordered = sorted(hours)
+        if not ordered:
             raise HourError("no hours to cover")
-        return cls(found[0], found[-1] + HOUR)
+        return cls(ordered[0], ordered[-1] + HOUR)
 
     def __iter__(self) -> Iterator[datetime]:
         hour = self.start
@@ -119,8 +119,8 @@ class HourRange:
 
 def merge_hours(hours: Iterable[datetime]) -> tuple[HourRange, ...]:
     """The fewest ranges that hold exactly the given hours, in order."""
-    found = sorted(set(hours))
-    if not found:
+    ordered = sorted(set(hours))
+    if not ordered:
         return ()
-    cuts = [number for number, (one, after) in enumerate(pairwise(found), 1) if after - one != HOUR]
-    return tuple(HourRange(found[first], found[end - 1] + HOUR) for first, end in pairwise([0, *cuts, len(found)]))
+    cuts = [number for number, (hour, after) in enumerate(pairwise(ordered), 1) if after - hour != HOUR]
+    return tuple(HourRange(ordered[first], ordered[end - 1] + HOUR) for first, end in pairwise([0, *cuts, len(ordered)]))

@@ -1,7 +1,7 @@
 """The impact of damaged raw events: which owning hours of which tables must be built again, and why.
 
-Damage is an interval of event time in which events are missing, wrong or too many; everything outside it is taken to be right.
-Windows give an upper bound (`Window.reached_by`). For sessions, two looks at the data narrow it to what really can change,
+Damage is an interval of event time in which events are missing, wrong or too many; everything outside it counts as correct.
+Windows give an upper bound (`Window.reached_by`). For sessions, two queries of the data narrow it to what really can change,
 because a session rule with gap `g` carries a change no further than this:
 
 - before the interval, a key has at most one session that can change: the one whose last event before the interval is less than
@@ -55,12 +55,12 @@ class Neighbourhood:
     """What the data says about sessions around the damage, by owning hour.
 
     `reaching` counts sessions that begin before the interval and end less than a gap before it or later; `starting` counts keys
-    of `may_start`; `untold` says for hours before the interval why their sessions cannot be looked at.
+    of `may_start`; `not_examined` has, for hours before the interval, the reason why their sessions could not be read.
     """
 
     reaching: Mapping[datetime, int] = field(default_factory=dict)
     starting: Mapping[datetime, int] = field(default_factory=dict)
-    untold: Mapping[datetime, str] = field(default_factory=dict)
+    not_examined: Mapping[datetime, str] = field(default_factory=dict)
 
 
 Look = Callable[[Node, UntilClosed, HourRange], Neighbourhood]
@@ -75,6 +75,7 @@ class Affected:
 
     @property
     def hours(self) -> tuple[datetime, ...]:
+        """The hours in order."""
         return tuple(sorted(self.why))
 
 
@@ -89,48 +90,48 @@ class Impact:
     def plans(
         self, chosen: Collection[AssetPath] = (), *, dry_run: bool = False, landing: Landing = Landing.SAFE
     ) -> tuple[Plan, ...]:
-        """The repair: one plan per contiguous range of hours, sources before what is computed from them.
+        """The repair: one plan for each contiguous range of hours, sources before the tables computed from them.
 
-        `chosen` limits it to some assets; without, it takes all but dry runs, or the dry runs alone. Tables with the same hours
-        share their plans.
+        `chosen` limits it to some assets; without it, the plans have all assets but the dry runs, or only these with
+        `dry_run`. Tables with the same hours share their plans. Raises UsageError for an asset that the pipeline lacks.
         """
         nodes = tuple(affected.node for affected in self.tables)
-        make_plan(self.pipeline, nodes, self.damage.hours, chosen)  # refuses assets that are not there
-        found: list[Plan] = []
+        make_plan(self.pipeline, nodes, self.damage.hours, chosen)  # refuses assets that do not exist
+        plans: list[Plan] = []
         for hours, group in groupby(self.tables, key=lambda affected: affected.hours):
             assets = [asset for affected in group for asset in affected.node.assets if (asset[0] == DRY_RUN) is dry_run]
-            wanted = [asset for asset in assets if not chosen or asset in chosen]
-            if wanted:
-                found += [make_plan(self.pipeline, nodes, span, wanted, landing) for span in merge_hours(hours)]
-        return tuple(found)
+            selected = [asset for asset in assets if not chosen or asset in chosen]
+            if selected:
+                plans += [make_plan(self.pipeline, nodes, span, selected, landing) for span in merge_hours(hours)]
+        return tuple(plans)
 
 
 def trace_impact(
     pipeline: str, nodes: tuple[Node, ...], hours: HourRange, damage: Damage, raw: Mapping[datetime, str], look: Look
 ) -> Impact:
-    """Follow the damage from table to table; `nodes` are in the order of the flow, `hours` are all that the pipeline has.
+    """Follow the damage from table to table; `nodes` are in the order of the flow, `hours` are all hours of the pipeline.
 
-    `raw` are the ingestion hours that must be landed again, with reasons. `look` is asked for the neighbourhood of the damage
-    within the given hours, for tables of sessions that are computed from raw events.
+    `raw` has the ingestion hours that must be landed again, with reasons. `look` reads the neighbourhood of the damage within
+    the given hours; it is called for tables of sessions that are computed from raw events.
     """
-    found: dict[AssetPath, Affected] = {}
+    affected: dict[AssetPath, Affected] = {}
     for node in nodes:
         if node.reads is None:
             why = dict(raw)
-        elif found[node.reads.path].node.reads is None:
+        elif affected[node.reads.path].node.reads is None:
             why = _from_raw(node, hours, damage, look)
         else:
-            why = _from_derived(node, hours, found[node.reads.path].hours)
-        found[node.table.path] = Affected(node, why)
-    return Impact(pipeline, damage, tuple(found.values()))
+            why = _from_derived(node, hours, affected[node.reads.path].hours)
+        affected[node.table.path] = Affected(node, why)
+    return Impact(pipeline, damage, tuple(affected.values()))
 
 
 def may_start(
     last_before: Mapping[Hashable, datetime], first_after: Mapping[Hashable, datetime], damage: Damage, gap: timedelta
 ) -> dict[datetime, int]:
-    """How many keys, by hour, have a first event after the damage that begins a session or not depending on the damage.
+    """How many keys, by hour, have a first event after the damage of which the damage decides whether it begins a session.
 
-    `last_before` is a key's last event before the interval, `first_after` its first event at or after the end of it.
+    `last_before` has the last event of a key before the interval, `first_after` its first event at or after the end of it.
     """
     depending = (
         hour_of(first)
@@ -156,20 +157,20 @@ def _from_raw(node: Node, hours: HourRange, damage: Damage, look: Look) -> dict[
             **own,
             **dict.fromkeys(after, back),
         }
-    near = look(node, ahead, reached)
+    neighbourhood = look(node, ahead, reached)
     gap = in_words(ahead.gap)
-    why = {hour: reason for hour, reason in near.untold.items() if hour in before}
+    why = {hour: reason for hour, reason in neighbourhood.not_examined.items() if hour in before}
     why |= {
         hour: f"{count} sessions begin here and reach the interval, or end less than {gap} before it"
-        for hour, count in near.reaching.items()
+        for hour, count in neighbourhood.reaching.items()
         if hour in before
     }
     if window.lookback > ahead.gap:
-        # The transform looks back further than the session rule does; nothing is known about what it does there.
+        # The transform looks back further than the session rule does, for reasons that are not known here.
         return {**why, **own, **dict.fromkeys(after, back)}
     following = {
         hour: f"{count} sessions begin here less than {gap} after the interval, or would if its events were others"
-        for hour, count in near.starting.items()
+        for hour, count in neighbourhood.starting.items()
         if hour in after
     }
     return {**why, **own, **following}

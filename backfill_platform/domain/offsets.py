@@ -1,9 +1,9 @@
 """Offsets of a Kafka topic: which of them an ingestion hour is made of, and what does not fit together.
 
 An hour of a partition is the half-open range of offsets `[first with a timestamp in or after the hour, first with one in or
-after the next hour)`. These ranges follow each other without a gap whatever the timestamps do, so every message is in exactly
-one hour. Producers that set old timestamps can still add to an hour that has ended: then the hour after it begins later than
-this one was seen to end, which `holes` finds.
+after the next hour)`. These ranges follow each other without a gap, also where timestamps are out of order, so every message
+is in exactly one hour. Producers that set old timestamps can still add to an hour that has ended: then the next hour begins at
+a later offset than the end that was recorded for this one, which `holes` finds.
 """
 
 import json
@@ -41,7 +41,7 @@ def decode(text: str) -> Spans:
 
 def holes(landed: Mapping[datetime, Spans]) -> dict[datetime, Spans]:
     """For each hour the offsets that lie between it and the hour after it, and were landed with neither of them."""
-    found = {}
+    holes_by_hour = {}
     for hour, spans in landed.items():
         starts = {span.partition: span.start for span in landed.get(hour + HOUR, ())}
         between = tuple(
@@ -50,5 +50,5 @@ def holes(landed: Mapping[datetime, Spans]) -> dict[datetime, Spans]:
             if starts.get(span.partition, span.end) > span.end
         )
         if between:
-            found[hour] = between
-    return found
+            holes_by_hour[hour] = between
+    return holes_by_hour

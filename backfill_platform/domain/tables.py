@@ -29,7 +29,7 @@ class Layer(StrEnum):
 
 
 class ColumnType(StrEnum):
-    """The types that all engines share. Timestamps are UTC instants of microseconds; bytes are for the raw layer only."""
+    """The types that all engines share. Timestamps are UTC, to the microsecond; BINARY is for the raw layer only."""
 
     BOOLEAN = "boolean"
     INT32 = "int32"
@@ -49,7 +49,7 @@ class Partitioning(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `description` is shown to people in Dagster and in ClickHouse comments."""
+    """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse."""
 
     name: str
     type: ColumnType
@@ -62,9 +62,9 @@ class Table:
     """A table of a pipeline.
 
     `hour` names the column that holds the hour owning the row: the ingestion hour in `raw`, the owning hour elsewhere.
-    `key` names the columns that identify a row within its hour; empty where an hour has one row. Rows of `raw` have no
-    identity and are never published. `tenant` names the key column that says whose row it is, if rows are somebody's.
-    Raises SpecError when names clash or the key cannot be one.
+    `key` names the columns that identify a row within its hour; empty where an hour has one row. Rows of `raw` have no key
+    and are never published. `tenant` names the key column with the owner of the row, if rows have owners.
+    Raises SpecError when names clash, or the columns cannot be used as declared.
     """
 
     layer: Layer
@@ -76,26 +76,33 @@ class Table:
     tenant: str = ""
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
-        for name in (self.name, *names):
-            if not _NAME.match(name):
-                raise SpecError(f"{self}: '{name}' is no usable name; use lower case letters, digits and _")
-        if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise SpecError(f"{self}: declared twice: {', '.join(duplicates)}")
-        if "sign" in names:
-            raise SpecError(f"{self}: 'sign' is the column ClickHouse collapses by; name yours otherwise")
-        for name in (self.hour, *self.key):
-            if name not in names:
-                raise SpecError(f"{self}: '{name}' is used as a key but is not a column")
-        for column in self.columns:
-            if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
-                raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
-        if self.layer is not Layer.RAW and (names := [one.name for one in self.columns if one.type is ColumnType.BINARY]):
-            raise SpecError(f"{self}: {', '.join(names)} holds bytes, which only raw tables can; decode it to text")
+        self._check_names()
+        self._check_types()
         if self.tenant and self.tenant not in self.key:
             raise SpecError(
                 f"{self}: the tenant column '{self.tenant}' must be part of the key, so that a row keeps its tenant"
             )
+
+    def _check_names(self) -> None:
+        names = [column.name for column in self.columns]
+        for name in (self.name, *names):
+            if not _NAME.match(name):
+                raise SpecError(f"{self}: '{name}' cannot be used as a name; use lower case letters, digits and _")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecError(f"{self}: declared twice: {', '.join(duplicates)}")
+        if "sign" in names:
+            raise SpecError(f"{self}: 'sign' is the column that ClickHouse collapses by; choose another name")
+        for name in (self.hour, *self.key):
+            if name not in names:
+                raise SpecError(f"{self}: '{name}' is used as a key but is not a column")
+
+    def _check_types(self) -> None:
+        for column in self.columns:
+            if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
+                raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
+        binary = [column.name for column in self.columns if column.type is ColumnType.BINARY]
+        if self.layer is not Layer.RAW and binary:
+            raise SpecError(f"{self}: {', '.join(binary)} holds bytes, which only raw tables may; decode it to text")
         if self.column(self.hour).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"{self}: the hour column '{self.hour}' must be a timestamp")
 
@@ -109,10 +116,11 @@ class Table:
 
     @property
     def column_names(self) -> tuple[str, ...]:
+        """The names of the columns, in declared order."""
         return tuple(column.name for column in self.columns)
 
     def partition_hours(self, hours: Collection[datetime]) -> tuple[datetime, ...]:
-        """The hours and all that share a partition of the ClickHouse table with them, in order."""
+        """The given hours and all others in the same partitions of the ClickHouse table, in order."""
         if self.partitioning is Partitioning.HOUR:
             return tuple(sorted(hours))
         days = {hour.replace(hour=0) for hour in hours}

@@ -1,4 +1,4 @@
-"""Names of files that Spark, Iceberg and ClickHouse all read alike.
+"""URIs of files that Spark, Iceberg and ClickHouse all read in the same way.
 
 A file on a local disk is `file://` and its absolute path as it is, not percent-encoded: Hadoop and pyiceberg take the text
 after `file://` literally, so `%20` would name another folder than a space.
@@ -15,7 +15,7 @@ def local_uri(path: Path) -> str:
 
 
 def local_path(uri: str) -> str | None:
-    """The path of a local URI (or of a bare path), None for a place that is not on a local disk."""
+    """The path of a local URI (or of a bare path), None for a URI of another kind, such as object storage."""
     if uri.startswith(_LOCAL):
         return uri.removeprefix(_LOCAL)
     return None if "://" in uri else uri

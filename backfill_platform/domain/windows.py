@@ -1,4 +1,4 @@
-"""How much event time around a range its rows need, and when enough has been read.
+"""How much event time around a range of hours its rows need, and when enough has been read.
 
 All ranges are half-open. A session rule with gap `g`: an event continues the session of its key when it comes less than `g`
 after the key's previous event. So an event starts a session exactly when its key has no event in `(t - g, t)`, which makes
@@ -17,9 +17,10 @@ from backfill_platform.errors import SpecError
 class UntilClosed:
     """Read ahead, for open keys only, until every session that starts in the range is closed.
 
-    `cap` bounds how far a session is followed beyond the end of its owning hour; what is cut there is kept and flagged.
-    It is counted from the owning hour, not from the range, so that every chunking of a range gives the same rows.
-    `key`, `started` and `ended` name columns: of the events, and of the rows the transform returns.
+    `cap` bounds how far a session is followed beyond the end of its owning hour; a session cut there stays and is flagged
+    as open. It counts from the owning hour, not from the range, so that the rows do not depend on how a range is split.
+    `key` names a column of the events; `started` and `ended` name columns of the rows that the transform returns.
+    Raises SpecError unless 0 < gap <= cap.
     """
 
     key: str
@@ -35,7 +36,10 @@ class UntilClosed:
 
 @dataclass(frozen=True)
 class Window:
-    """What a transform reads around the hours it builds; the default is the hours themselves."""
+    """The event time that a transform reads around the hours it builds; by default nothing but the hours themselves.
+
+    Raises SpecError for a negative margin.
+    """
 
     lookback: timedelta = timedelta(0)
     lookahead: timedelta | UntilClosed = timedelta(0)
@@ -47,14 +51,13 @@ class Window:
             raise SpecError("a lookahead cannot be negative")
 
     def read_from(self, hours: HourRange, origin: datetime) -> datetime:
-        """The first moment to read, clipped at the origin: the first hour the pipeline has."""
+        """The first moment to read, not before `origin`, the first hour of the pipeline."""
         return max(hours.start - self.lookback, min(origin, hours.start))
 
     def read_ends(self, hours: HourRange, available_until: datetime) -> Iterator[datetime]:
-        """The ends to read up to, one after the other, until closed: each step doubles, up to the cap or the horizon.
+        """The ends to read up to, one after the other, until all sessions are closed: steps double, up to the cap.
 
-        `available_until` is the end of what has landed: events beyond it wait until their hour lands. A fixed lookahead gives a
-        single edge.
+        None lies beyond `available_until`, the end of what has landed. A fixed lookahead gives a single end.
         """
         if isinstance(self.lookahead, timedelta):
             yield min(hours.end + self.lookahead, available_until)
@@ -69,22 +72,23 @@ class Window:
             yield read_end
 
     def reached_by(self, start: datetime, end: datetime) -> HourRange:
-        """The hours whose rows can depend on events in `[start, end)`, as far as the window alone can tell.
+        """The hours whose rows can depend on events in `[start, end)`, judged by the window alone.
 
-        Those that read the interval: `[h - lookback, h + 1 h + lookahead)` meets it. Open keys count up to their cap.
+        These are the hours `h` whose reading range `[h - lookback, h + 1 h + lookahead)` meets the interval; for open keys the
+        lookahead is the cap.
         """
         ahead = self.lookahead.cap if isinstance(self.lookahead, UntilClosed) else self.lookahead
         return HourRange(hour_of(start - ahead), hour_after(end + self.lookback))
 
     def around(self, hours: HourRange) -> HourRange:
-        """The hours that may be read to build the given ones; open keys are followed for as long as their cap."""
+        """The hours that may be read to build the given ones; open keys are followed up to their cap."""
         ahead = self.lookahead.cap if isinstance(self.lookahead, UntilClosed) else self.lookahead
         return HourRange(hour_of(hours.start - self.lookback), hour_after(hours.end + ahead))
 
     def needs(self, hour: datetime, origin: datetime) -> HourRange:
-        """The hours of the source that must be there before `hour` can be built: its own and those of fixed margins.
+        """The hours of the source that must exist before `hour` can be built: the hour itself and those of fixed margins.
 
-        How far an open key is followed is not known before; a source that ends on the way leaves the session open.
+        How far an open key must be followed is not known in advance; where the source ends, the session stays open.
         """
         ahead = self.lookahead if isinstance(self.lookahead, timedelta) else timedelta(0)
         first = hour_of(max(hour - self.lookback, min(origin, hour)))
@@ -96,31 +100,34 @@ NO_MARGIN = Window()
 
 @dataclass(frozen=True)
 class ContiguousRun:
-    """Hours that can be built together: their source is there without a hole up to `available_until`, and ends there."""
+    """Hours that can be built together: their source has no hole up to `available_until`, where it ends."""
 
     hours: tuple[datetime, ...]
     available_until: datetime
 
 
 def contiguous_runs(
-    hours: Iterable[datetime], there: Collection[datetime], window: Window, origin: datetime, end: datetime | None
+    hours: Iterable[datetime], source_hours: Collection[datetime], window: Window, origin: datetime, end: datetime | None
 ) -> tuple[list[ContiguousRun], dict[datetime, datetime]]:
-    """The hours that can be built from the source hours that are `there`, and for each other one the first hour it lacks.
+    """The hours that can be built from `source_hours`, and for each other hour the first hour of the source that it lacks.
 
-    `origin` and `end` bound the hours that exist at all. A hole in the source is no silence: nothing is concluded across it.
+    `origin` and `end` bound the hours of the pipeline. A hole in the source does not mean that nothing happened there, so no
+    session is closed across it.
     """
-    present = set(there)
-    run_end = {hour: run.end for run in merge_hours(present) for hour in run}
+    available = set(source_hours)
+    run_end = {hour: run.end for run in merge_hours(available) for hour in run}
     missing_input: dict[datetime, datetime] = {}
-    together: dict[datetime, list[datetime]] = {}
+    hours_by_end: dict[datetime, list[datetime]] = {}
     for hour in sorted(hours):
-        needed = [one for one in window.needs(hour, origin) if end is None or one < end]
-        missing = next((one for one in needed if one not in present), None)
+        needed = [source_hour for source_hour in window.needs(hour, origin) if end is None or source_hour < end]
+        missing = next((source_hour for source_hour in needed if source_hour not in available), None)
         if missing is None:
-            together.setdefault(run_end[hour], []).append(hour)
+            hours_by_end.setdefault(run_end[hour], []).append(hour)
         else:
             missing_input[hour] = missing
-    return [ContiguousRun(tuple(found), available_until) for available_until, found in together.items()], missing_input
+    return [
+        ContiguousRun(tuple(together), available_until) for available_until, together in hours_by_end.items()
+    ], missing_input
 
 
 def followed_until(started: datetime, cap: timedelta, available_until: datetime) -> datetime:

@@ -1,6 +1,6 @@
 """Web requests of the France 98 site -> sessions by client -> hourly site metrics.
 
-The requests are a sample of one day of the WorldCup98 trace of the Internet Traffic Archive; see examples/worldcup98/.
+The requests are a sample of one day of the WorldCup98 trace of the Internet Traffic Archive; see data/worldcup98/.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -20,7 +20,7 @@ _CAP = timedelta(days=1)
 
 
 class Request(NamedTuple):
-    """One readable line."""
+    """A request of the log that could be parsed."""
 
     client: int
     at: datetime
@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
 
 def read_requests(path: Path) -> tuple[list[Request], list[str]]:
-    """The readable lines of the file, and the others as they are."""
+    """The requests of the file, and the lines that cannot be parsed."""
     good: list[Request] = []
     bad: list[str] = []
     with gzip.open(path, "rt", encoding="latin-1", newline="\n") as file:

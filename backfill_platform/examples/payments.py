@@ -2,7 +2,7 @@
 
 A payment is a basket: the lines with one household, store, basket number and time. How often and how much a household paid in
 the trailing hour `(t - 1 h, t]`, this payment included, is a signal of fraud. Payments of one instant are in each other's hour.
-The lines come from examples/complete_journey/.
+The lines come from data/complete_journey/.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
 """Impressions and plays of titles -> the plays that each impression led to -> impressions and plays by hour.
 
-A play goes back to the latest impression of the same user and title at or before it, if that is less than four hours ago (last
-touch). The events are made up, with known truth and late, doubled and cut lines; see examples/playbacks/.
+A play belongs to the latest impression of the same user and title at or before it, if that is less than four hours ago (last
+touch). The events are generated, with known truth and with late, doubled and cut lines; see data/playbacks/.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -124,7 +124,7 @@ pipeline = Pipeline(
             Attribution,
             reads="playbacks",
             build=build_attribution,
-            # No lookback: what came before an impression takes no play away from it.
+            # No lookback: earlier impressions do not change which plays belong to this one.
             window=Window(lookahead=WITHIN),
             key=("user_id", "title_id", "shown_at", "impression_id"),
             rules=(

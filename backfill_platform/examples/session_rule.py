@@ -1,4 +1,4 @@
-"""The session rule in plain Python: the oracle of the Spark transform. Slow, obvious and complete."""
+"""The session rule in plain Python: the reference for the Spark transform. Slow, obvious and complete."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
@@ -15,7 +15,7 @@ E = TypeVar("E")
 class Session(Generic[E]):
     """The events of one key with less than a gap between neighbours, in time order.
 
-    `is_open` says that the session may go on: its cap or the end of what has landed came before a gap of silence.
+    `is_open` says that the session may go on: its cap, or the end of what has landed, came before a full gap without events.
     """
 
     key: Hashable
@@ -34,7 +34,7 @@ def sessionize(
     cap: timedelta,
     available_until: datetime,
 ) -> list[Session[E]]:
-    """All sessions of the events before the horizon, in order of key arrival and start.
+    """All sessions of the events before `available_until`, in the order in which keys appear, then by start.
 
     Events beyond the cap of their session belong to no session, as they belong to no row of the Spark transform.
     """
@@ -65,6 +65,6 @@ def _close(
     available_until: datetime,
 ) -> Session[E]:
     until = followed_until(time(group[0]), cap, available_until)
-    kept = tuple(event for event in group if time(event) < until)
-    ended = time(kept[-1])
-    return Session(key, time(kept[0]), ended, kept, is_open=ended + gap > until)
+    within_cap = tuple(event for event in group if time(event) < until)
+    ended = time(within_cap[-1])
+    return Session(key, time(within_cap[0]), ended, within_cap, is_open=ended + gap > until)

@@ -1,11 +1,11 @@
-"""The columns that the raw table of a topic has besides the pipeline's own: extend this schema, and declare nothing twice."""
+"""The columns that the raw table of a topic has in addition to the pipeline's own: extend this schema."""
 
 import pyspark.sql.types as T
 from pandera.pyspark import DataFrameModel, Field
 
 
 class KafkaMessage(DataFrameModel):
-    """A message as it lies in its topic: where, when, and every byte of it, so that it can be sent again as it was."""
+    """A message of a topic: position, time and all its bytes, so that it can be sent again unchanged."""
 
     kafka_topic: T.StringType = Field(description="the topic it was read from")
     kafka_partition: T.IntegerType = Field(ge=0, description="its partition")

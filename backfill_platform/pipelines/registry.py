@@ -10,29 +10,31 @@ from backfill_platform.pipelines.spec import Pipeline
 def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
     """The `pipeline` of each module, by name.
 
-    Raises SettingsError for a module without one or a name used twice, and SpecError for a declaration that cannot work.
+    Raises SettingsError for a module without one or a name that is used twice, and SpecError for a wrong declaration.
     """
-    found: dict[str, Pipeline] = {}
+    pipelines: dict[str, Pipeline] = {}
     for module in modules:
         try:
             pipeline = import_module(module).pipeline
         except BackfillError:
             raise
-        except Exception as error:  # whatever a user's module raises, its name is what helps
+        except Exception as error:  # a user's module may raise anything; the message names the module
             why = f"{type(error).__name__}: {error}"
-            raise SettingsError(f"BACKFILL_PIPELINES: module {module} gives no `pipeline` ({why})") from error
+            raise SettingsError(
+                f"BACKFILL_PIPELINES: module {module} has no `pipeline` that can be imported ({why})"
+            ) from error
         if not isinstance(pipeline, Pipeline):
-            raise SettingsError(f"BACKFILL_PIPELINES: `pipeline` of {module} is no Pipeline")
-        if pipeline.name in found:
+            raise SettingsError(f"BACKFILL_PIPELINES: `pipeline` of {module} is not a Pipeline")
+        if pipeline.name in pipelines:
             raise SettingsError(f"BACKFILL_PIPELINES: two pipelines are named {pipeline.name}")
-        found[pipeline.name] = pipeline
-    if not found:
+        pipelines[pipeline.name] = pipeline
+    if not pipelines:
         raise SettingsError("BACKFILL_PIPELINES names no module")
-    return found
+    return pipelines
 
 
 def find_pipeline(pipelines: dict[str, Pipeline], name: str) -> Pipeline:
-    """The pipeline of that name. Raises UsageError with the names there are."""
+    """The pipeline of that name. Raises UsageError with the declared names."""
     if name not in pipelines:
         raise UsageError(f"there is no pipeline '{name}'; there are: {', '.join(sorted(pipelines))}")
     return pipelines[name]

@@ -48,11 +48,12 @@ _TYPES: Mapping[str, ColumnType] = {
 
 @dataclass(frozen=True)
 class RawTable:
-    """The first table of a pipeline: the events as they came, by ingestion hour.
+    """The first table of a pipeline: the events as they arrived, by ingestion hour.
 
-    `parse` takes a DataFrame with the column `line` and returns it with the schema's columns added, except the hour; what it
-    cannot read becomes NULL and is caught by the schema's checks. `same_event` names the columns that make two rows the same
-    event delivered twice: both are landed and counted, and derived tables see the event once. `version` is as in DerivedTable.
+    `parse` takes a DataFrame with the column `line` and returns it with the schema's columns added, except the hour; values
+    that it cannot read become NULL, which the schema's checks find. `same_event` names the columns that identify an event: rows
+    that are equal in them are one event delivered several times; all are landed and counted, and derived tables see the event
+    once. `version` is as in DerivedTable.
     """
 
     name: str
@@ -65,6 +66,7 @@ class RawTable:
 
     @cached_property
     def table(self) -> Table:
+        """The table as the engines see it."""
         return _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
 
 
@@ -72,12 +74,12 @@ class RawTable:
 class DerivedTable:
     """A table computed from another one of the pipeline.
 
-    `build` is a pure function of the rows of `reads` within the declared window; where that reads until sessions are closed,
-    each has `session_started_at`, too. Of what it returns, the rows whose `hour` is asked for are kept. `key` names the columns
-    that, with the hour, identify a row; it orders the ClickHouse table. `tenant` is the one of them that says whose row it is,
-    so that one tenant's rows can be undone alone. `version` replaces the digest of the code by which hours that other code has
-    built are known (`domain/code_version.py`). `lineage` names, for computed columns, the columns of `reads` that they come
-    from; one that `reads` has by the same name comes from there without being named.
+    `build` is a pure function of the rows of `reads` within the declared window; where the window reads until sessions are
+    closed, each row also has `session_started_at`. Of its result, only rows of the hours that are built are used. `key` names
+    the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant` is the key column with the owner
+    of the row, so that the rows of one tenant can be undone alone. `version` replaces the digest of the code, by which hours
+    built by other code are found (`domain/code_version.py`). `lineage` names, for computed columns, the columns of `reads` that
+    they come from; columns with the same name in `reads` need no entry.
     """
 
     layer: Layer
@@ -96,6 +98,7 @@ class DerivedTable:
 
     @cached_property
     def table(self) -> Table:
+        """The table as the engines see it."""
         plain = _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
         return replace(plain, tenant=self.tenant)
 
@@ -104,12 +107,12 @@ class DerivedTable:
 class Pipeline:
     """One event stream and the tables derived from it.
 
-    `hours` are the hours it has: from its first one, the origin, to its end. An `end` of None means that it is live.
-    `seal_after` is how long after its end an hour may still be written by others; until then a repair is not published to it.
-    `expected_empty_hours` are hours in which no events are expected. `on_gaps` says how it is watched; without it, nobody looks
-    by himself. `recipients` names who is told of its repairs; how they are reached is secret, and so a setting
-    (BACKFILL_RECIPIENTS). `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and returns
-    what to send onward. Raises SpecError when tables do not fit together.
+    `start` is its first hour, `end` the end of its last one; an `end` of None means that it is live.
+    `seal_after` is how long after its end an hour may still be written by others; until then no repair is published to it.
+    `expected_empty_hours` are hours in which no events are expected. `on_gaps` says how gaps are handled; without it, they are
+    only searched for on request. `recipients` names who gets messages about its repairs; their addresses are secret, and so a
+    setting (BACKFILL_RECIPIENTS). `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and
+    returns what to send onward. Raises SpecError when tables do not fit together.
     """
 
     name: str
@@ -130,57 +133,72 @@ class Pipeline:
         names: object = self.recipients
         if isinstance(names, str):  # a forgotten comma
             raise SpecError(f"pipeline {self.name}: recipients are a tuple of names, such as ('{names}',)")
-        known = {self.raw.name}
-        for derived in self.derived:
-            if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):
-                raise SpecError(f"pipeline {self.name}: {derived.name} must be transformed or aggregated")
-            if derived.reads not in known:
-                raise SpecError(
-                    f"pipeline {self.name}: {derived.name} reads '{derived.reads}', which is not declared before it; "
-                    f"declared are {', '.join(sorted(known))}"
-                )
-            if derived.name in known:
-                raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
-            known.add(derived.name)
-        event_time = self.raw.event_time
-        if event_time not in self.raw.table.column_names:
-            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
-        if self.raw.table.column(event_time).nullable or self.raw.table.column(event_time).type is not ColumnType.TIMESTAMP:
-            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
-        lacking = [name for name in MESSAGE_COLUMNS if name not in self.raw.table.column_names]
-        if isinstance(self.source, KafkaTopic) and lacking:
-            raise SpecError(
-                f"pipeline {self.name}: its source is a topic, so the schema of {self.raw.name} must extend KafkaMessage "
-                f"(backfill_platform.pipelines.kafka); it lacks {', '.join(lacking)}"
-            )
+        self._check_order()
+        self._check_event_time()
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
             sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
             self._check_names(f"the lineage of {derived.name}", sources, self.declared(derived.reads).table)
             self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
-            ahead = derived.window.lookahead
-            if isinstance(ahead, UntilClosed):
-                if derived.reads != self.raw.name:
-                    raise SpecError(
-                        f"pipeline {self.name}: {derived.name} reads until sessions are closed, so it must read the raw table "
-                        f"{self.raw.name}, not {derived.reads}"
-                    )
-                self._check_names(f"the session key of {derived.name}", (ahead.key,), self.raw.table)
-                if SESSION_START in self.raw.table.column_names:
-                    raise SpecError(
-                        f"pipeline {self.name}: the platform adds {SESSION_START} to the events of {derived.name}; rename the "
-                        f"column of {self.raw.name}"
-                    )
-                columns = derived.table.column_names
-                if lacking := [name for name in (ahead.started, ahead.ended, "is_open") if name not in columns]:
-                    raise SpecError(
-                        f"pipeline {self.name}: {derived.name} reads until sessions are closed, so its schema needs "
-                        f"{', '.join(lacking)}"
-                    )
-        for name in known:
-            names = [check_name(rule.name) for rule in self.rules(name).blocking]
-            if clash := sorted({one for one in names if names.count(one) > 1 or one in AUDIT_CHECKS}):
-                raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
+            if isinstance(derived.window.lookahead, UntilClosed):
+                self._check_sessions(derived, derived.window.lookahead)
+        for name in (self.raw.name, *(derived.name for derived in self.derived)):
+            self._check_rule_names(name)
+
+    def _check_order(self) -> None:
+        """Refuse derived tables of other layers, of a name that is taken, or declared before the table they read."""
+        declared = {self.raw.name}
+        for derived in self.derived:
+            if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):
+                raise SpecError(f"pipeline {self.name}: {derived.name} must be transformed or aggregated")
+            if derived.reads not in declared:
+                raise SpecError(
+                    f"pipeline {self.name}: {derived.name} reads '{derived.reads}', which is not declared before it; "
+                    f"declared are {', '.join(sorted(declared))}"
+                )
+            if derived.name in declared:
+                raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
+            declared.add(derived.name)
+
+    def _check_event_time(self) -> None:
+        """Refuse a raw table without a usable event time, or without the columns of its topic."""
+        event_time, columns = self.raw.event_time, self.raw.table.column_names
+        if event_time not in columns:
+            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' is not a column of {self.raw.name}")
+        if self.raw.table.column(event_time).nullable or self.raw.table.column(event_time).type is not ColumnType.TIMESTAMP:
+            raise SpecError(f"pipeline {self.name}: the event time '{event_time}' must be a timestamp that is not nullable")
+        lacking = [name for name in MESSAGE_COLUMNS if name not in columns]
+        if isinstance(self.source, KafkaTopic) and lacking:
+            raise SpecError(
+                f"pipeline {self.name}: its source is a topic, so the schema of {self.raw.name} must extend KafkaMessage "
+                f"(backfill_platform.pipelines.kafka); it lacks {', '.join(lacking)}"
+            )
+
+    def _check_sessions(self, derived: DerivedTable, ahead: UntilClosed) -> None:
+        """Refuse a table of sessions that does not read the raw table, or lacks columns."""
+        if derived.reads != self.raw.name:
+            raise SpecError(
+                f"pipeline {self.name}: {derived.name} reads until sessions are closed, so it must read the raw table "
+                f"{self.raw.name}, not {derived.reads}"
+            )
+        self._check_names(f"the session key of {derived.name}", (ahead.key,), self.raw.table)
+        if SESSION_START in self.raw.table.column_names:
+            raise SpecError(
+                f"pipeline {self.name}: the platform adds {SESSION_START} to the events of {derived.name}; rename the "
+                f"column of {self.raw.name}"
+            )
+        columns = derived.table.column_names
+        if lacking := [name for name in (ahead.started, ahead.ended, "is_open") if name not in columns]:
+            raise SpecError(
+                f"pipeline {self.name}: {derived.name} reads until sessions are closed, so its schema needs "
+                f"{', '.join(lacking)}"
+            )
+
+    def _check_rule_names(self, name: str) -> None:
+        """Refuse blocking rules of a table whose names are equal once they are check names, or are names of the platform."""
+        names = [check_name(rule.name) for rule in self.rules(name).blocking]
+        if clash := sorted({check for check in names if names.count(check) > 1 or check in AUDIT_CHECKS}):
+            raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
 
     def _check_names(self, what: str, names: tuple[str, ...], table: Table) -> None:
         if unknown := ", ".join(name for name in names if name not in table.column_names):
@@ -202,7 +220,7 @@ class Pipeline:
         return rules_of(declared.schema, declared.rules)
 
     def lineage(self, name: str) -> dict[str, tuple[str, ...]]:
-        """For each column of a derived table that comes from others: the columns of the table that it reads."""
+        """For each column of a derived table that comes from other columns: these columns of the table it reads."""
         declared = self.declared(name)
         if isinstance(declared, RawTable):
             return {}
@@ -224,14 +242,14 @@ class Pipeline:
 
     @property
     def tables(self) -> tuple[Table, ...]:
+        """All tables, the raw one first."""
         return (self.raw.table, *(derived.table for derived in self.derived))
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The tables in the order of the flow."""
         raw = Node(self.raw.table, None)
-        derived = (Node(one.table, self.declared(one.reads).table, one.window, one.publish) for one in self.derived)
-        return (raw, *derived)
+        return (raw, *(Node(d.table, self.declared(d.reads).table, d.window, d.publish) for d in self.derived))
 
     @property
     def published(self) -> tuple[Table, ...]:
@@ -240,16 +258,16 @@ class Pipeline:
 
     @property
     def backfill_topic(self) -> str:
-        """The topic that its hours are replayed to: beside the one it reads, or named after it where it reads files."""
+        """The topic for replays of its hours: as its source topic declares, or named after the pipeline if it reads files."""
         return self.source.backfill_topic if isinstance(self.source, KafkaTopic) else f"{self.name}.backfill"
 
     def check_tenants(self, tenants: Collection[str]) -> None:
-        """Raises UsageError when tenants are given and no table says whose its rows are."""
+        """Raise UsageError when tenants are given, but no table has a tenant column."""
         if tenants and not any(table.tenant for table in self.tables):
             raise UsageError(f"pipeline {self.name} declares no tenant column, so its rows cannot be told apart by tenant")
 
     def hours_until(self, now: datetime) -> HourRange:
-        """All hours of the pipeline up to its end, or to the last full hour before `now`."""
+        """All hours of the pipeline up to its end, or up to the last full hour before `now` where it is live."""
         return HourRange(self.start, self.end or now.replace(minute=0, second=0, microsecond=0))
 
 

@@ -1,6 +1,7 @@
-"""Clients for the change limits of a warehouse server."""
+"""Clients for the contract tests of a warehouse server."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import clickhouse_connect
 import pytest
@@ -14,7 +15,7 @@ def connect(warehouse_url: str, warehouse_database: str) -> Iterator[Callable[..
     """Makes clients of the test's database."""
     clients: list[Client] = []
 
-    def make(**options: object) -> Client:
+    def make(**options: Any) -> Client:
         client = clickhouse_connect.get_client(dsn=warehouse_url, database=warehouse_database, **options)
         clients.append(client)
         return client
@@ -26,7 +27,7 @@ def connect(warehouse_url: str, warehouse_database: str) -> Iterator[Callable[..
 
 @pytest.fixture(scope="module")
 def reader(warehouse_url: str) -> Iterator[Client]:
-    """A client with the default options, for statements that create nothing; what one test left in it would fail another."""
+    """A client with the default options, for statements that leave nothing behind: tests share it."""
     with clickhouse_connect.get_client(dsn=warehouse_url) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""The table that the change limits of a warehouse server is tested with."""
+"""The table of the contract tests of a warehouse server."""
 
 from collections import Counter
 
@@ -10,5 +10,5 @@ TABLE = "(a UInt64, s String) ENGINE = MergeTree ORDER BY a"
 
 
 def content(client: Client, table: str) -> Counter[tuple[object, ...]]:
-    """The rows of a table with how often each is there."""
+    """The rows of a table and how often each occurs."""
     return Counter(map(tuple, client.query(f"SELECT * FROM {table}").result_rows))

@@ -1,5 +1,7 @@
-"""What the platform expects of a warehouse server, through the unmodified client and, where the client hides it, through
-plain HTTP: requests, their settings and sessions. What they carry is in test_warehouse_server_data.py.
+"""What the platform expects of a warehouse server: requests, their settings and sessions.
+
+Through the unmodified client and, where the client hides it, through plain HTTP. Rows and formats are in
+test_warehouse_server_data.py.
 
 The same tests run against the embedded server and, with CLICKHOUSE_URL, against a real ClickHouse.
 """
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -94,7 +97,7 @@ def test_several_statements_are_refused_and_none_runs(client: Client) -> None:
 
 def test_handshake(reader: Client) -> None:
     assert reader.ping()
-    assert tuple(map(int, reader.server_version.split(".")[:2])) >= (24, 8)
+    assert tuple(map(int, str(reader.server_version).split(".")[:2])) >= (24, 8)
     assert reader.server_settings["max_threads"].readonly == 0
 
 
@@ -127,7 +130,8 @@ def test_settings_of_a_client_stay_with_it(connect: Callable[..., Client]) -> No
 def test_settings_do_not_leak_from_failed_requests(warehouse_url: str) -> None:
     changed = "SELECT count() FROM system.settings WHERE changed"
     before = raw(warehouse_url, changed.encode()).body
-    for settings in ({"max_threads": "7"}, {"compatibility": "22.1"}, {"readonly": "1"}, {"limit": "1"}):
+    cases: list[dict[str, Any]] = [{"max_threads": "7"}, {"compatibility": "22.1"}, {"readonly": "1"}, {"limit": "1"}]
+    for settings in cases:
         assert raw(warehouse_url, b"SELECT nothing", **settings).status >= 400
         assert raw(warehouse_url, b"SELECT 1", **settings).status == 200
     assert raw(warehouse_url, changed.encode()).body == before
@@ -148,7 +152,8 @@ def test_settings_reach_inserts_and_ddl(client: Client, table: str) -> None:
 
 @pytest.mark.parametrize(("name", "value", "code"), [("no_such_setting", "1", "115"), ("max_threads", "many", "27")])
 def test_settings_that_make_no_sense_are_errors(warehouse_url: str, name: str, value: str, code: str) -> None:
-    answer = raw(warehouse_url, b"SELECT 1", **{name: value})
+    setting: dict[str, Any] = {name: value}
+    answer = raw(warehouse_url, b"SELECT 1", **setting)
     assert answer.status >= 400
     assert answer.headers["X-ClickHouse-Exception-Code"] in (code, "72", "6")  # versions disagree on the last two
     assert name in answer.body.decode() or value in answer.body.decode()
@@ -185,13 +190,13 @@ def test_database_of_a_request(warehouse_url: str, warehouse_database: str) -> N
     ],
 )
 def test_bound_parameters(reader: Client, kind: str, value: object) -> None:
-    assert reader.query(f"SELECT {{p:{kind}}} AS v", parameters={"p": value}).first_item["v"] == value
+    assert reader.query(f"SELECT {{p:{kind}}} AS v", parameters={"p": value}).result_rows[0][0] == value
 
 
 def test_bound_datetime64_keeps_its_fraction(reader: Client) -> None:
     moment = datetime.fromisoformat("2024-02-29 23:59:59.123456")
     sql = "SELECT {p_64:DateTime64(6, 'UTC')} AS v"
-    assert reader.query(sql, parameters={"p_64": moment}).first_item["v"] == moment
+    assert reader.query(sql, parameters={"p_64": moment}).result_rows[0][0] == moment
 
 
 def test_bound_identifiers(client: Client, warehouse_database: str) -> None:
@@ -210,7 +215,7 @@ def test_long_bound_parameters(reader: Client) -> None:
     """Past 4 KiB the reader sends queries as a form; commands keep them in the address."""
     values = [f"it's {number}\r\n--" for number in range(2_000)]
     sql = "SELECT arrayStringConcat({p:Array(String)}, '|') AS v"
-    assert reader.query(sql, parameters={"p": values}).first_item["v"] == "|".join(values)
+    assert reader.query(sql, parameters={"p": values}).result_rows[0][0] == "|".join(values)
     assert reader.command("SELECT length({p:Array(UInt32)})", parameters={"p": list(range(100_000, 130_000))}) == 30_000
 
 

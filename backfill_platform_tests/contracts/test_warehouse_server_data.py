@@ -168,11 +168,12 @@ def decompressed(body: bytes, encoding: str | None) -> bytes:
     """The body of an answer."""
     if encoding is None:
         return body
-    return {
+    decompress: Callable[[bytes], bytes] = {
         "lz4": lz4.frame.decompress,
         "gzip": gzip.decompress,
         "zstd": zstandard.ZstdDecompressor().decompressobj().decompress,
-    }[encoding](body)
+    }[encoding]
+    return decompress(body)
 
 
 @pytest.mark.parametrize("method", ["lz4", "zstd", "gzip"])
@@ -253,7 +254,7 @@ def test_moments_are_utc(client: Client) -> None:
     moment = datetime(2024, 7, 1, 12, 30, 0, 123456, UTC)
     client.insert("t", [[moment, moment]], column_names=["at", "exact"])
     assert client.command("SELECT toUnixTimestamp(at) FROM t") == int(moment.timestamp())
-    assert client.query("SELECT exact FROM t", query_tz="UTC").first_row[0].replace(tzinfo=UTC) == moment
+    assert client.query("SELECT exact FROM t", query_tz="UTC").result_rows[0][0].replace(tzinfo=UTC) == moment
     assert client.command("SELECT toString(toDateTime(0))") == "1970-01-01 00:00:00"
 
 
@@ -355,9 +356,9 @@ def test_kill_query_by_its_text(connect: Callable[..., Client]) -> None:
     with ThreadPoolExecutor() as pool:
         sql = f"SELECT sleepEachRow(0.1), '{mark}' FROM numbers(100)"
         running = pool.submit(victim.command, sql, settings={"max_block_size": 1, "max_threads": 1})
-        found = f"query LIKE 'SELECT sleep%{mark}%'"
-        wait_until(lambda: client.command(f"SELECT count() FROM system.processes WHERE {found}") == 1)
-        client.command(f"KILL QUERY WHERE {found} SYNC")
+        condition = f"query LIKE 'SELECT sleep%{mark}%'"
+        wait_until(lambda: client.command(f"SELECT count() FROM system.processes WHERE {condition}") == 1)
+        client.command(f"KILL QUERY WHERE {condition} SYNC")
         with pytest.raises(DatabaseError) as caught:
             running.result(timeout=5)
     assert caught.value.code == 394

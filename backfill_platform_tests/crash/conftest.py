@@ -13,7 +13,7 @@ from backfill_platform.devstack.embedded_clickhouse import server as embedded
 
 
 class Mortal:
-    """An embedded server of its own, which is started again after it was killed."""
+    """A separate embedded server that can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,6 +36,6 @@ class Mortal:
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
-    found = Mortal(tmp_path_factory.mktemp("mortal"))
-    yield found
-    found.end()
+    server = Mortal(tmp_path_factory.mktemp("mortal"))
+    yield server
+    server.end()

@@ -73,7 +73,7 @@ def some_rows(chance: random.Random, hours: list[datetime]) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whoever_dies_whenever_running_again_converges(
+def test_a_repair_converges_after_any_process_was_killed_at_any_step(
     mortal: Mortal, processes: "multiprocessing.context.ForkServerContext", seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -85,7 +85,7 @@ def test_whoever_dies_whenever_running_again_converges(
     create_kind(mortal.warehouse, table, kind)
     for part in (old[::2], old[1::2]):
         write_live(mortal.warehouse, table, part)
-    there = outside(mortal.warehouse, table, hours)[1]
+    rows_outside = outside(mortal.warehouse, table, hours)[1]
     lost_view = False
     story = []
     for turn in range(chance.randint(1, 3)):
@@ -100,7 +100,7 @@ def test_whoever_dies_whenever_running_again_converges(
             lost_view = True
             mortal.restart()
         assert_sound(mortal.warehouse, table, old, new, hours, story)
-        assert outside(mortal.warehouse, table, hours)[1] == there, story
+        assert outside(mortal.warehouse, table, hours)[1] == rows_outside, story
     results = repair(mortal.warehouse, table, hours, new)
     assert set(statuses(results).values()) <= {"published", "unchanged"}, (story, results)
     if check_target(mortal.warehouse, table).views and not lost_view:
@@ -110,12 +110,12 @@ def test_whoever_dies_whenever_running_again_converges(
             pages[row["hour"]] = (before[0] + row["pages"], before[1] + 1)
         assert view_totals(mortal.warehouse, table) == pages, story
     assert_holds(mortal.warehouse, table, new + far)
-    assert outside(mortal.warehouse, table, hours)[1] == there, story
+    assert outside(mortal.warehouse, table, hours)[1] == rows_outside, story
     assert staging_tables(mortal.warehouse, table) == 0, story
     drop(mortal.warehouse, table)
 
 
-def test_it_was_not_all_for_nothing() -> None:
+def test_most_processes_were_killed() -> None:
     """Most of the processes above did not live to the end."""
     assert sum(deaths) >= 0.6 * len(deaths)
 
@@ -134,7 +134,7 @@ def draw(chance: random.Random, seed: int, turn: int, warehouse: int) -> tuple[C
 def assert_sound(
     warehouse: Warehouse, table: Table, old: list[Row], new: list[Row], hours: list[datetime], story: list[str]
 ) -> None:
-    """Whatever happened: net state and FINAL agree, no key is there twice, and each row is an old or a new one."""
+    """Whatever happened: net state and FINAL agree, no key is stored twice, and each row is an old or a new one."""
     net = net_rows(warehouse, table)
     assert net == final_rows(warehouse, table), story
     assert set(net.values()) <= {1}, story
@@ -142,8 +142,8 @@ def assert_sound(
     assert net.keys() <= as_counter(old).keys() | as_counter(new).keys(), story
     for hour in hours:  # a partition is published as a whole, hence an hour too
         rows = {row for row in net if row[0] == hour}
-        wanted = [{row for row in as_counter(side) if row[0] == hour} for side in (old, new)]
-        assert rows in wanted, (hour, story)
+        allowed = [{row for row in as_counter(side) if row[0] == hour} for side in (old, new)]
+        assert rows in allowed, (hour, story)
 
 
 def staging_tables(warehouse: Warehouse, table: Table) -> int:

@@ -1,4 +1,4 @@
-"""Lines that go dead, disks that are full, tables that cannot be written, servers that restart, writers that do not wait."""
+"""Faults: lost answers, full disks, read-only tables, servers that restart, concurrent writers."""
 
 import os
 import random
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,20 +57,24 @@ NEW = [row | {"pages": 2} for row in OLD[:12]] + [visit(hour, "added", country=N
 
 @pytest.fixture
 def table(mortal: Mortal) -> Iterator[Table]:
-    found = replace(VISITS, name=f"faults_{uuid.uuid4().hex[:8]}")
-    yield found
-    drop(mortal.warehouse, found)
+    target = replace(VISITS, name=f"faults_{uuid.uuid4().hex[:8]}")
+    yield target
+    drop(mortal.warehouse, target)
 
 
 @pytest.fixture
 def proxy(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
-    found = Proxy(mortal.server.url)
-    yield found
-    found.end()
+    running = Proxy(mortal.server.url)
+    yield running
+    running.end()
 
 
-# --- a line that goes dead ---
+# --- lost answers ---
+
+
+def is_request(lost: int, number: int, statement: str) -> bool:
+    return number == lost
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
     with closing(Warehouse(proxy.url)) as line:
         while lost <= total:
             start = proxy.requests
-            proxy.drop = lambda number, _, at=start + lost: number == at
+            proxy.drop = partial(is_request, start + lost)
             tried += 1
             try:
                 repair(line, table, HOURS, others, lease_seconds=1)
@@ -129,7 +134,7 @@ def test_views_see_an_insert_once_whatever_answers_are_lost(mortal: Mortal, tabl
     assert_holds(mortal.warehouse, table, NEW)
 
 
-def test_pushed_rows_are_there_once_whatever_answers_are_lost(
+def test_pushed_rows_are_stored_once_whatever_answers_are_lost(
     mortal: Mortal, table: Table, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push, "ROWS_PER_BATCH", 4)
@@ -176,7 +181,7 @@ def test_a_year_of_single_hours_fits_into_every_statement(mortal: Mortal, table:
     mortal.warehouse.command(f"TRUNCATE TABLE {target_name(table)}", doing="cleaning up")
 
 
-# --- what cannot be written ---
+# --- targets that cannot be written ---
 
 
 def test_a_read_only_table_is_refused_with_what_to_do(mortal: Mortal, table: Table) -> None:
@@ -216,7 +221,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     with embedded.start(small_disk / "warehouse") as server, closing(Warehouse(server.url)) as warehouse:
         create_kind(warehouse, table, "attach")
         write_live(warehouse, table, OLD)
-        there = outside(warehouse, table, [TEN])[1]
+        rows_outside = outside(warehouse, table, [TEN])[1]
         ballast = small_disk / "ballast"
         used = os.statvfs(small_disk)
         ballast.write_bytes(b"x" * (used.f_bavail * used.f_bsize - (14 << 20)))
@@ -231,19 +236,19 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         ballast.unlink()
         new = NEW[:5]
         assert statuses(repair(warehouse, table, [TEN], new)) == {TEN: "published"}
-        assert outside(warehouse, table, [TEN])[1] == there
+        assert outside(warehouse, table, [TEN])[1] == rows_outside
         assert staging_tables(warehouse, table) == 0
 
 
-# --- a writer that does not wait ---
+# --- concurrent writers ---
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_neither_the_writer_nor_the_repair_loses_anything(mortal: Mortal, table: Table, seed: int) -> None:
     """A live writer adds and updates rows of its own while hours are repaired over and over from a lake that knows them.
 
-    Hours that it wrote while they were repaired are refused or not verified. In the end each hour is healthy, holds every
-    row of the writer in its last state, and, once the writer is done, is what the repair wants.
+    Hours that it wrote while they were repaired are refused or not verified. In the end each hour is consistent, holds every
+    row of the writer in its last state, and, once the writer is done, has the rows that the repair desires.
     """
     chance = random.Random(seed)
     create_kind(mortal.warehouse, table, "attach")
@@ -266,23 +271,23 @@ def test_neither_the_writer_nor_the_repair_loses_anything(mortal: Mortal, table:
 
     thread = threading.Thread(target=write)
     thread.start()
-    told: list[HourPublish] = []
+    failed: list[HourPublish] = []
     done_hours = 0
     rows = NEW
     try:
         for _ in range(4):
             with lake:
                 since = fingerprints.net(mortal.warehouse, table, HOURS)
-                known = list(written.values())
-            results = repair(mortal.warehouse, table, HOURS, rows + known, since=since)
-            told += [result for result in results.values() if result.error]
+                live_rows = list(written.values())
+            results = repair(mortal.warehouse, table, HOURS, rows + live_rows, since=since)
+            failed += [result for result in results.values() if result.error]
             done_hours += sum(not result.error for result in results.values())
             rows = OLD if rows is NEW else NEW
     finally:
         done.set()
         thread.join()
-    assert all(isinstance(result.error, ConcurrentWriter) or result.status == "unverified" for result in told), told
-    assert done_hours, "the writer kept the repairs from everything"
+    assert all(isinstance(result.error, ConcurrentWriter) or result.status == "unverified" for result in failed), failed
+    assert done_hours, "the writer prevented all repairs"
     hours = {TEN, ELEVEN, MIDNIGHT}
     net = fingerprints.net(mortal.warehouse, table, hours)
     assert net == fingerprints.final(mortal.warehouse, table, hours)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import clickhouse_connect
@@ -21,7 +22,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from backfill_platform.adapters.clickhouse.embedded_endpoint import is_locked, read_json, running_url
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
-from backfill_platform.devstack.embedded_clickhouse.engine import MAX_SESSIONS, Statement
+from backfill_platform.devstack.embedded_clickhouse.engine import MAX_SESSIONS
+from backfill_platform.devstack.embedded_clickhouse.statement import Statement
 from backfill_platform.errors import WarehouseLocked, WarehouseUnavailable
 from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
@@ -29,7 +31,7 @@ COUNT_RUNNING = b"SELECT count() FROM system.processes"
 COMMAND = [sys.executable, "-m", embedded.MODULE]
 
 
-def connect(url: str, **options: object) -> Client:
+def connect(url: str, **options: Any) -> Client:
     """A client that keeps nothing on the server."""
     return clickhouse_connect.get_client(dsn=url, autogenerate_session_id=False, **options)
 
@@ -250,7 +252,7 @@ def test_processes_that_start_together_share_one_server(tmp_path: Path) -> None:
 
 
 def test_connect_or_start_does_not_wait_for_ever(tmp_path: Path) -> None:
-    lock = embedded._take_lock(tmp_path)
+    lock = embedded.take_lock(tmp_path)
     assert lock is not None
     owner = f"process id {os.getpid()}, which does not answer yet"
     with lock, pytest.raises(WarehouseLocked, match=owner), embedded.connect_or_start(tmp_path, timeout_seconds=0.2):
@@ -300,12 +302,16 @@ def test_sessions_are_bounded_and_the_oldest_goes(server: embedded.EmbeddedWareh
 
 def test_a_session_that_cannot_be_restored_is_dropped(server: embedded.EmbeddedWarehouse) -> None:
     """`compatibility` cannot be taken back: no session is better than one with another request's settings."""
-    changed = "SELECT count() FROM system.settings WHERE changed"
     client = connect(server.url, session_id="spoiled")
+
+    def changed(**options: Any) -> int:
+        sql = "SELECT count() FROM system.settings WHERE changed"
+        return int(client.query(sql, **options).result_rows[0][0])
+
     client.command("SET max_threads = 7")
-    before = int(client.command(changed))
-    assert int(client.command(changed, settings={"compatibility": "22.1"})) > before + 50
-    assert int(client.command(changed)) <= before
+    before = changed()
+    assert changed(settings={"compatibility": "22.1"}) > before + 50
+    assert changed() <= before
     assert client.command("SELECT getSetting('max_threads')") != 7
 
 

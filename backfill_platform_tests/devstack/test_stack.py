@@ -1,4 +1,4 @@
-"""`backfill up` from outside: one per home, gone without a trace when asked, and whole again after any kind of death."""
+"""`backfill up` from outside: one per home, stops completely, and recovers after being killed."""
 
 import ctypes
 import fcntl
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_platform.devstack.stack import _Child as Part
+from backfill_platform.devstack.processes import Child
 from backfill_platform.domain.hours import HOUR, partition_key
 from backfill_platform.examples import clickstream_reference
 from backfill_platform.examples.clickstream import REQUESTS_FILE
@@ -35,7 +35,13 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by Linux's /proc"),
 ]
 
-PARTS = ("warehouse.embedded", "SparkConnectServer", "dagster-webserver", "orchestration.daemon", "dagster api grpc")
+PARTS = (
+    "embedded_clickhouse.server",
+    "SparkConnectServer",
+    "dagster-webserver",
+    "dagster_overrides.daemon",
+    "dagster api grpc",
+)
 PR_SET_CHILD_SUBREAPER = 36
 ORPHAN_SECONDS = 15  # the guard asks, waits ten seconds, and kills
 
@@ -54,7 +60,7 @@ def test_a_second_start_on_the_same_home_is_refused(stack: Stack) -> None:
     assert silent(stack) == [], "the first one must not be harmed"
 
 
-def test_term_ends_everything_even_where_signals_were_ignored(stack: Stack) -> None:
+def test_sigterm_ends_everything_even_where_signals_were_ignored(stack: Stack) -> None:
     commands = processes_of(stack.home).values()
     assert [part for part in PARTS if not any(part in command for command in commands)] == [], "these are not recognized"
     assert silent(stack) == []
@@ -80,30 +86,30 @@ def test_stopping_a_part_does_not_wait_for_its_dead_children(tmp_path: Path) -> 
     command = ["sh", "-c", "sleep 300 & echo started; exec sleep 300"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
-    with process.stdout as told:
-        assert told.readline() == b"started\n"
+    with process.stdout as output:
+        assert output.readline() == b"started\n"
         started = time.monotonic()
-        Part("sleep", process, tmp_path / "log").stop()
+        Child("sleep", process, tmp_path / "log").stop()
     assert time.monotonic() - started < 10, "it waited to the end of its patience"
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     """A home for the tests that kill."""
-    found = Stacks(tmp_path_factory.mktemp("killed") / "home")
-    yield found
-    found.end()
+    stacks = Stacks(tmp_path_factory.mktemp("killed") / "home")
+    yield stacks
+    stacks.end()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["backfill up", "the daemon"])
-def test_a_killed_one_leaves_no_orphan_and_the_next_one_goes_on(own: Stacks, victim: str) -> None:
+def test_a_killed_stack_leaves_no_orphan_and_the_next_one_continues_its_backfill(own: Stacks, victim: str) -> None:
     killed = own.running()
     publish_first_hour(killed.home)
     backfill, run = start_long_run(killed)
     orphans = processes_of(killed.home).keys() - {killed.process.pid}
     if victim == "the daemon":
-        (daemon,) = [pid for pid, command in processes_of(killed.home).items() if "orchestration.daemon run" in command]
+        (daemon,) = [pid for pid, command in processes_of(killed.home).items() if "dagster_overrides.daemon run" in command]
         os.kill(daemon, signal.SIGKILL)
         assert killed.process.wait(STOP_SECONDS) == 1, "it ends with the reason, and whoever watches over it starts it again"
     else:
@@ -168,7 +174,7 @@ def publish_first_hour(home: Path) -> None:
 
 
 def assert_it_goes_on(stack: Stack, backfill: str, run: str) -> None:
-    """The backfill of the rest of the day succeeds by itself, with a second run; no session is lost or there twice."""
+    """The backfill of the rest of the day succeeds by itself, with a second run; no session is lost or doubled."""
     wait_until(lambda: stack.backfill_status(backfill) not in ("REQUESTED", "COMPLETING"), 300)
     assert stack.backfill_status(backfill) == "COMPLETED_SUCCESS"
     runs = stack.runs(backfill)
@@ -181,11 +187,11 @@ def assert_it_goes_on(stack: Stack, backfill: str, run: str) -> None:
 
 
 def start_long_run(stack: Stack) -> tuple[str, str]:
-    """Have the daemon run the rest of the day; the ids of the backfill and its run, at work in a process of its own."""
+    """Have the daemon run the rest of the day; the ids of the backfill and its run, which works in its own process."""
     backfill = stack.launch_backfill(ASSETS, "1998-04-30-23:00", "1998-05-01-21:00")
     wait_until(lambda: bool(stack.runs(backfill)), 90)
     (run,) = stack.runs(backfill)
-    wait_until(lambda: any(told.startswith("step 2 ") for _, told in stack.messages(run)), 120)
+    wait_until(lambda: any(message.startswith("step 2 ") for _, message in stack.messages(run)), 120)
     workers = [command for command in processes_of(stack.home).values() if re.search("multiprocessing.spawn", command)]
     assert workers, "a run has a process of its own"
     return backfill, run

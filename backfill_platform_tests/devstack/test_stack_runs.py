@@ -57,7 +57,9 @@ def test_a_killed_run_is_launched_again_by_itself(stack: Stack, endless: Path) -
     backfill = stack.launch_backfill(ENDLESS, "1998-04-30-22:00", "1998-04-30-23:00")
     run = counting(stack, backfill)
     endless.unlink()
-    (worker,) = [int(found[1]) for _, told in stack.messages(run) if (found := re.search(r"for run \(pid: (\d+)\)", told))]
+    (worker,) = [
+        int(match[1]) for _, message in stack.messages(run) if (match := re.search(r"for run \(pid: (\d+)\)", message))
+    ]
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: stack.backfill_status(backfill) not in ("REQUESTED", "COMPLETING"), 240)
     assert stack.backfill_status(backfill) == "COMPLETED_SUCCESS"
@@ -66,7 +68,7 @@ def test_a_killed_run_is_launched_again_by_itself(stack: Stack, endless: Path) -
 
 def test_shared_hours_queue_and_other_hours_run_side_by_side(stack: Stack) -> None:
     ranges = {
-        "one": ("1998-04-30-22:00", "1998-05-01-02:00"),
+        "first": ("1998-04-30-22:00", "1998-05-01-02:00"),
         "shares": ("1998-05-01-01:00", "1998-05-01-03:00"),
         "beside": ("1998-05-01-04:00", "1998-05-01-05:00"),
     }
@@ -77,16 +79,16 @@ def test_shared_hours_queue_and_other_hours_run_side_by_side(stack: Stack) -> No
     for backfill in backfills.values():
         wait_until(lambda backfill=backfill: stack.backfill_status(backfill) == "COMPLETED_SUCCESS", 240)  # type: ignore[misc]
     worked = {name: work(stack, *stack.runs(backfill)) for name, backfill in backfills.items()}
-    assert not overlap(worked["one"], worked["shares"]), worked
-    assert overlap(worked["beside"], worked["one"]) or overlap(worked["beside"], worked["shares"]), worked
+    assert not overlap(worked["first"], worked["shares"]), worked
+    assert overlap(worked["beside"], worked["first"]) or overlap(worked["beside"], worked["shares"]), worked
 
 
 def test_backfills_are_looked_at_every_two_seconds(stack: Stack) -> None:
     """Dagster's own daemon takes up to 30 seconds to begin, and 30 to notice the end."""
-    asked = time.monotonic()
+    requested = time.monotonic()
     backfill = stack.launch_backfill(("raw/clickstream",), "1998-04-30-22:00", "1998-04-30-22:00")
     wait_until(lambda: stack.backfill_status(backfill) == "COMPLETED_SUCCESS", 120)
-    took = time.monotonic() - asked
+    took = time.monotonic() - requested
     (run,) = stack.runs(backfill)
     times = [at for at, _ in stack.messages(run)]
     assert took - (max(times) - min(times)) < 15, "it is planned at one tick, and done at another"
@@ -99,14 +101,14 @@ def counting(stack: Stack, backfill: str) -> str:
     """
     wait_until(lambda: len(stack.runs(backfill)) == 1, 60)
     (run,) = stack.runs(backfill)
-    wait_until(lambda: any(told.startswith("step 2 ") for _, told in stack.messages(run)), 120)
+    wait_until(lambda: any(message.startswith("step 2 ") for _, message in stack.messages(run)), 120)
     wait_until(lambda: all(spark_is_busy(stack) for _ in range(5)), 60)
     return run
 
 
 def warming(stack: Stack) -> list[int]:
     """The processes that warm the new Spark server."""
-    return [pid for pid, command in processes_of(stack.home).items() if "repair.warm" in command]
+    return [pid for pid, command in processes_of(stack.home).items() if "devstack.warm" in command]
 
 
 def spark_is_busy(stack: Stack) -> bool:
@@ -135,9 +137,9 @@ def terminate(stack: Stack, run: str) -> None:
 def work(stack: Stack, run: str) -> tuple[float, float]:
     """When a run worked, by its own words: from the beginning of its repair to its end."""
     messages = stack.messages(run)
-    (begun,) = [at for at, told in messages if re.match(r"repair r\w+ of", told)]
+    (begun,) = [at for at, message in messages if re.match(r"repair r\w+ of", message)]
     return begun, max(at for at, _ in messages)
 
 
-def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+def overlap(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    return first[0] < second[1] and second[0] < first[1]

@@ -51,11 +51,11 @@ def test_the_same_evidence_is_asked_for_once_and_other_evidence_again() -> None:
 
 def test_damage_that_comes_back_after_its_repair_is_asked_for_again_under_another_key() -> None:
     first = tick([gap(1)])
-    healed = tick([], first.seen)
-    assert healed.gone == (name_of(gap(1)),)
-    again = tick([gap(1)], healed.seen)
+    after_repair = tick([], first.seen)
+    assert after_repair.gone == (name_of(gap(1)),)
+    again = tick([gap(1)], after_repair.seen)
     assert len(again.requests) == 1
-    assert (first.seen.number, healed.seen.number) == (1, 1)
+    assert (first.seen.number, after_repair.seen.number) == (1, 1)
 
 
 def test_a_gap_that_is_gone_in_a_busy_hour_is_gone_when_the_work_is_over() -> None:
@@ -139,7 +139,7 @@ def test_hours_are_looked_at_when_they_have_settled() -> None:
 def test_a_policy_that_makes_no_sense_is_refused() -> None:
     for wrong in ({"hours_per_run": 0}, {"runs_per_tick": 0}, {"look_back": timedelta(0)}):
         with pytest.raises(SpecError):
-            GapPolicy(**wrong)  # type: ignore[arg-type]
+            GapPolicy(**wrong)
     with pytest.raises(UsageError, match="change limits: hour: extra inputs"):
         GapPolicy(change_limits={"hour": 1})
 

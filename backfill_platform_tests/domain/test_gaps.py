@@ -22,7 +22,7 @@ def at(*numbers: int) -> list[datetime]:
     return [T0 + n * HOUR for n in numbers]
 
 
-def test_an_hour_is_missing_where_only_the_layer_above_has_it() -> None:
+def test_an_hour_is_missing_where_only_its_upstream_table_has_it() -> None:
     assert [gap.hour for gap in lake_gaps("t", "above", HOURS, set(at(0, 2)), set(at(0, 1, 2, 4)))] == at(1, 4)
 
 
@@ -37,7 +37,7 @@ def test_hours_that_have_not_landed_are_missing_wherever_they_lie() -> None:
     assert landing_gaps("raw", HOURS, set(HOURS), {}) == []
 
 
-def test_an_hour_that_landed_empty_is_missing_between_hours_with_rows_unless_it_is_quiet() -> None:
+def test_an_hour_that_landed_empty_is_missing_between_hours_with_rows_unless_it_is_expected_empty() -> None:
     rows = dict.fromkeys(at(0, 1, 4, 5), 100)
     assert [gap.hour for gap in landing_gaps("raw", HOURS, set(HOURS), rows)] == at(2, 3)
     assert [gap.hour for gap in landing_gaps("raw", HOURS, set(HOURS), rows, expected_empty_hours=set(at(2)))] == at(3)
@@ -48,8 +48,8 @@ def test_an_hour_that_landed_empty_is_missing_between_hours_with_rows_unless_it_
 def test_an_hour_with_other_row_counts_than_were_written_is_damaged() -> None:
     claims = dict(zip(at(0, 1, 2, 3, 4), [written(n, 5) for n in range(4)] + [written(4, None)], strict=True))
     rows = dict(zip(at(0, 1, 2, 4), [5, 3, 7, 9], strict=True))
-    found = {gap.hour: gap.kind for gap in count_gaps("t", at(0, 1, 2, 3, 4, 5), rows, claims)}
-    assert found == dict(zip(at(1, 2, 3), [GapKind.SHORT, GapKind.DRIFTED, GapKind.MISSING], strict=True))
+    kinds = {gap.hour: gap.kind for gap in count_gaps("t", at(0, 1, 2, 3, 4, 5), rows, claims)}
+    assert kinds == dict(zip(at(1, 2, 3), [GapKind.SHORT, GapKind.DRIFTED, GapKind.MISSING], strict=True))
 
 
 def test_a_source_has_changed_only_if_its_content_did_since_it_was_read() -> None:
@@ -86,7 +86,7 @@ def test_rows_that_the_lake_does_not_have_are_drift() -> None:
     assert [gap.kind for gap in warehouse_gaps("t", HOURS, {}, net, net)] == [GapKind.DRIFTED]
 
 
-def test_hours_that_the_lake_has_lost_are_only_judged_for_their_health() -> None:
+def test_hours_that_the_lake_has_lost_are_only_checked_for_consistency() -> None:
     net = {T0: Fingerprint(5, 1), T0 + HOUR: Fingerprint(5, 1)}
     final = {**net, T0 + HOUR: Fingerprint(4, 1)}
     assert [gap.kind for gap in warehouse_gaps("t", HOURS, {}, net, final, comparable=set())] == [GapKind.INCONSISTENT]

@@ -63,11 +63,11 @@ def test_a_moment_without_a_time_zone_has_no_hour() -> None:
 
 
 def test_a_range_is_half_open_and_counts_its_hours() -> None:
-    found = HourRange.parse("1998-04-30T22", "1998-05-01T00")
-    assert list(found) == [ORIGIN, ORIGIN + HOUR]
-    assert len(found) == 2
-    assert ORIGIN + timedelta(minutes=119) in found
-    assert found.end not in found
+    parsed = HourRange.parse("1998-04-30T22", "1998-05-01T00")
+    assert list(parsed) == [ORIGIN, ORIGIN + HOUR]
+    assert len(parsed) == 2
+    assert ORIGIN + timedelta(minutes=119) in parsed
+    assert parsed.end not in parsed
 
 
 @pytest.mark.parametrize(("start", "end"), [("1998-04-30T22", "1998-04-30T22"), ("1998-04-30T22", "1998-04-30T21")])
@@ -79,13 +79,13 @@ def test_an_empty_range_is_refused_with_the_range_of_one_hour(start: str, end: s
 @given(st.sets(hours, min_size=1))
 def test_merged_ranges_hold_exactly_the_hours_and_are_the_fewest(chosen: set[datetime]) -> None:
     merged = merge_hours(chosen)
-    assert [hour for one in merged for hour in one] == sorted(chosen)
+    assert [hour for hour_range in merged for hour in hour_range] == sorted(chosen)
     assert all(left.end < right.start for left, right in pairwise(merged))
     assert HourRange.covering(chosen) == HourRange(merged[0].start, merged[-1].end)
 
 
 @given(hours, hours, hours, hours)
 def test_an_intersection_holds_the_hours_of_both(a: datetime, b: datetime, c: datetime, d: datetime) -> None:
-    one, other = HourRange(min(a, b), max(a, b) + HOUR), HourRange(min(c, d), max(c, d) + HOUR)
-    common = one.intersect(other)
-    assert (set(common) if common else set()) == set(one) & set(other)
+    first, second = HourRange(min(a, b), max(a, b) + HOUR), HourRange(min(c, d), max(c, d) + HOUR)
+    common = first.intersect(second)
+    assert (set(common) if common else set()) == set(first) & set(second)

@@ -1,7 +1,7 @@
 """The impact against the pure references: whatever happens within the damage, no hour outside it changes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -48,18 +48,19 @@ def nodes(window: Window, above: Window = NO_MARGIN) -> tuple[Node, ...]:
 
 def impact(clicks: Iterable[Click], window: Window, damage: Damage, above: Window = NO_MARGIN) -> Impact:
     """As the platform looks it up in the lake, from the rows that the reference makes of the same events."""
-    known = [click for click in clicks if click.at < HOURS.end]
-    outside = [click for click in known if not damage.start <= click.at < damage.end]
+    landed = [click for click in clicks if click.at < HOURS.end]
+    outside = [click for click in landed if not damage.start <= click.at < damage.end]
 
     def look(node: Node, ahead: UntilClosed, reached: HourRange) -> Neighbourhood:
         reaching = Counter(
-            hour_of(one.started_at)
-            for one in sessions(known, ahead.cap)
-            if one.started_at in reached
-            and one.started_at < damage.start
-            and (one.ended_at > damage.start - ahead.gap or one.is_open)
+            hour_of(session.started_at)
+            for session in sessions(landed, ahead.cap)
+            if session.started_at in reached
+            and session.started_at < damage.start
+            and (session.ended_at > damage.start - ahead.gap or session.is_open)
         )
-        before, after = {}, {}
+        before: dict[Hashable, datetime] = {}
+        after: dict[Hashable, datetime] = {}
         for click in sorted(outside, key=lambda click: click.at):
             if damage.start - ahead.gap <= click.at < damage.start:
                 before[click.key] = click.at
@@ -75,19 +76,26 @@ def sessions(clicks: Iterable[Click], cap: timedelta) -> list[Session[Click]]:
     return sessionize(clicks, key=lambda c: c.key, time=lambda c: c.at, gap=GAP, cap=cap, available_until=HOURS.end)
 
 
-def differing(one: Iterable[tuple[Any, ...]], other: Iterable[tuple[Any, ...]]) -> set[datetime]:
+def differing(left_rows: Iterable[tuple[Any, ...]], right_rows: Iterable[tuple[Any, ...]]) -> set[datetime]:
     """The hours, in the first column, whose rows are not the same."""
     by_hour: defaultdict[datetime, list[Counter[tuple[Any, ...]]]] = defaultdict(lambda: [Counter(), Counter()])
-    for side, rows in enumerate((one, other)):
+    for side, rows in enumerate((left_rows, right_rows)):
         for row in rows:
             by_hour[row[0]][side][row] += 1
-    return {found for found, (left, right) in by_hour.items() if left != right}
+    return {hour_ for hour_, (left_count, right_count) in by_hour.items() if left_count != right_count}
 
 
 def session_rows(clicks: Iterable[Click], cap: timedelta) -> list[tuple[Any, ...]]:
     return [
-        (hour_of(one.started_at), one.key, one.started_at, one.ended_at, sum(c.value for c in one.events), one.is_open)
-        for one in sessions(clicks, cap)
+        (
+            hour_of(session.started_at),
+            session.key,
+            session.started_at,
+            session.ended_at,
+            sum(c.value for c in session.events),
+            session.is_open,
+        )
+        for session in sessions(clicks, cap)
     ]
 
 
@@ -134,24 +142,24 @@ def worst(clicks: list[Click], damage: Damage) -> list[list[Click]]:
 
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from((30, 60, 90, 600)))
-def test_sessions_change_nowhere_else_and_can_change_everywhere_in_it(data: st.DataObject, cap_minutes: int) -> None:
+def test_only_affected_hours_change_and_each_of_them_can_change(data: st.DataObject, cap_minutes: int) -> None:
     clicks, cap = data.draw(streams()), timedelta(minutes=cap_minutes)
     damage = data.draw(damages(clicks))
     window = Window(GAP, UntilClosed("key", GAP, cap))
-    found = set(impact(clicks, window, damage).tables[1].hours)
-    now = session_rows(clicks, cap)
+    affected = set(impact(clicks, window, damage).tables[1].hours)
+    rows_now = session_rows(clicks, cap)
 
     # Sound: events are removed, changed and added at random; the set is the same whichever side it is computed from.
-    kept = data.draw(st.sets(st.sampled_from(clicks))) if clicks else set()
-    other = [c for c in clicks if not damage.start <= c.at < damage.end or c in kept] + data.draw(inside(damage))
-    changed = differing(now, session_rows(other, cap))
-    assert changed <= found
-    assert set(impact(other, window, damage).tables[1].hours) == found
-    event(f"hours more than this damage changed: {len(found - changed)}")
+    unchanged = data.draw(st.sets(st.sampled_from(clicks))) if clicks else set()
+    variant_clicks = [c for c in clicks if not damage.start <= c.at < damage.end or c in unchanged] + data.draw(inside(damage))
+    changed = differing(rows_now, session_rows(variant_clicks, cap))
+    assert changed <= affected
+    assert set(impact(variant_clicks, window, damage).tables[1].hours) == affected
+    event(f"hours more than this damage changed: {len(affected - changed)}")
 
     # Exact: for each hour of the set there is damage that changes it.
     variants = [session_rows(variant, cap) for variant in worst(clicks, damage)]
-    assert set().union(*(differing(variants[0], variant) for variant in variants)) == found
+    assert set().union(*(differing(variants[0], variant) for variant in variants)) == affected
 
 
 def lines(clicks: Iterable[Click]) -> Iterable[tuple[Any, ...]]:
@@ -172,24 +180,33 @@ def plays(clicks: Iterable[Click]) -> Iterable[tuple[Any, ...]]:
 )
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_rows_with_fixed_margins_change_nowhere_else(
+def test_rows_with_fixed_margins_change_in_affected_hours_only(
     rows: Callable[[Iterable[Click]], Iterable[tuple[Any, ...]]], window: Window, data: st.DataObject
 ) -> None:
     clicks = data.draw(streams())
     damage = data.draw(damages(clicks))
-    found = set(impact(clicks, window, damage).tables[1].hours)
+    affected = set(impact(clicks, window, damage).tables[1].hours)
     outside, _, _ = worst(clicks, damage)
     for variant in (outside, outside + data.draw(inside(damage))):
         changed = differing(rows(clicks), rows(variant))
-        assert changed <= found
-        event(f"hours more than this damage changed: {len(found - changed)}")
+        assert changed <= affected
+        event(f"hours more than this damage changed: {len(affected - changed)}")
 
 
-def test_who_comes_back_may_start_a_session_or_not_depending_on_the_damage() -> None:
+def test_a_key_that_returns_after_the_damage_counts_where_the_damage_decides_whether_it_starts_a_session() -> None:
     damage = Damage(at("02:50"), at("02:55"))
-    before = {"still there": at("02:46"), "at exactly the gap": at("02:45"), "back too late": at("02:49")}
-    first = {"still there": at("03:15"), "at exactly the gap": at("03:15"), "new": at("03:24"), "back too late": at("03:25")}
-    assert may_start({**before}, {**first}, damage, GAP) == {at("03:00"): 2}  # at exactly the gap, and new
+    before: dict[Hashable, datetime] = {
+        "still there": at("02:46"),
+        "at exactly the gap": at("02:45"),
+        "back too late": at("02:49"),
+    }
+    first: dict[Hashable, datetime] = {
+        "still there": at("03:15"),
+        "at exactly the gap": at("03:15"),
+        "new": at("03:24"),
+        "back too late": at("03:25"),
+    }
+    assert may_start(before, first, damage, GAP) == {at("03:00"): 2}  # at exactly the gap, and new
 
 
 def at(text: str) -> datetime:
@@ -200,11 +217,11 @@ def click(key: int, text: str) -> Click:
     return Click(key, (at(text) - hour(0)) // timedelta(minutes=1))
 
 
-def hours_of(found: Impact, number: int) -> list[str]:
-    return [f"{one:%H}" for one in found.tables[number].hours]
+def hours_of(traced: Impact, number: int) -> list[str]:
+    return [f"{affected_hour:%H}" for affected_hour in traced.tables[number].hours]
 
 
-def test_the_hours_are_those_of_the_visits_that_come_near_contiguous_or_not() -> None:
+def test_affected_hours_are_those_of_sessions_near_the_damage_contiguous_or_not() -> None:
     long_visit = [click(1, text) for text in ("01:50", "02:15", "02:40", "03:05", "03:30", "03:55", "04:20", "04:45", "05:00")]
     gone_by_then = [click(2, "03:00"), click(2, "04:35")]
     at_exactly_the_gap = [click(3, "03:10"), click(3, "04:50")]
@@ -213,13 +230,15 @@ def test_the_hours_are_those_of_the_visits_that_come_near_contiguous_or_not() ->
     everyone = [*long_visit, *gone_by_then, *at_exactly_the_gap, *back_within_the_gap, *back_too_late]
     damage = Damage(at("05:20"), at("05:50"))
     window = Window(GAP, UntilClosed("key", GAP))
-    found = impact(everyone, window, damage)
-    assert hours_of(found, 0) == ["05"]
-    assert hours_of(found, 1) == hours_of(found, 2) == ["01", "05", "06"]
-    assert found.tables[1].why[at("01:00")] == "1 sessions begin here and reach the interval, or end less than 30 min before it"
-    assert "events of the interval" in found.tables[1].why[at("05:00")]
-    assert "1 sessions begin here less than 30 min after" in found.tables[1].why[at("06:00")]
-    assert found.tables[2].why[at("01:00")] == "computed from transformed/visits of 1998-05-01T01"
+    traced = impact(everyone, window, damage)
+    assert hours_of(traced, 0) == ["05"]
+    assert hours_of(traced, 1) == hours_of(traced, 2) == ["01", "05", "06"]
+    assert (
+        traced.tables[1].why[at("01:00")] == "1 sessions begin here and reach the interval, or end less than 30 min before it"
+    )
+    assert "events of the interval" in traced.tables[1].why[at("05:00")]
+    assert "1 sessions begin here less than 30 min after" in traced.tables[1].why[at("06:00")]
+    assert traced.tables[2].why[at("01:00")] == "computed from transformed/visits of 1998-05-01T01"
     # The visit is over when its last event is exactly a gap away, and the one who comes back at exactly the gap starts anew.
     assert hours_of(impact(everyone, window, Damage(at("05:30"), at("05:40"))), 1) == ["05"]
 
@@ -227,23 +246,23 @@ def test_the_hours_are_those_of_the_visits_that_come_near_contiguous_or_not() ->
 def test_the_plans_run_range_by_range_sources_first() -> None:
     window = Window(GAP, UntilClosed("key", GAP))
     visit = [click(1, text) for text in ("03:10", "03:35", "04:00", "04:25", "04:50")]
-    found = impact(visit, window, Damage(at("05:10"), at("05:20")))
-    plans = found.plans()
+    traced = impact(visit, window, Damage(at("05:10"), at("05:20")))
+    plans = traced.plans()
     assert [(str(plan.hours), [step.verb for step in plan.steps]) for plan in plans] == [
         ("[1998-05-01T05, 1998-05-01T06)", ["land"]),
         ("[1998-05-01T03, 1998-05-01T04)", ["build", "publish", "build", "publish"]),
         ("[1998-05-01T05, 1998-05-01T06)", ["build", "publish", "build", "publish"]),
     ]
-    chosen = found.plans([("warehouse", "visits")])
+    chosen = traced.plans([("warehouse", "visits")])
     assert [[step.verb for step in plan.steps] for plan in chosen] == [["publish"], ["publish"]]
     with pytest.raises(UsageError, match="has no asset warehouse/nobody"):
-        found.plans([("warehouse", "nobody")])
+        traced.plans([("warehouse", "nobody")])
 
 
 def test_a_derived_table_that_looks_around_spreads_the_damage_further() -> None:
-    found = impact([], Window(lookback=HOUR), Damage(at("02:10"), at("02:20")), above=Window(lookback=HOUR, lookahead=HOUR))
-    assert (hours_of(found, 1), hours_of(found, 2)) == (["02", "03"], ["01", "02", "03", "04"])
-    assert found.tables[2].why[at("01:00")] == "its window reaches transformed/visits of 1998-05-01T02"
+    traced = impact([], Window(lookback=HOUR), Damage(at("02:10"), at("02:20")), above=Window(lookback=HOUR, lookahead=HOUR))
+    assert (hours_of(traced, 1), hours_of(traced, 2)) == (["02", "03"], ["01", "02", "03", "04"])
+    assert traced.tables[2].why[at("01:00")] == "its window reaches transformed/visits of 1998-05-01T02"
 
 
 def test_damage_without_an_extent_is_refused() -> None:

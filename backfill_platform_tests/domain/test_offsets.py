@@ -22,7 +22,7 @@ def test_the_text_of_the_ledger_is_read_back(ranges: dict[int, tuple[int, int]])
 def test_a_hole_is_what_was_added_behind_an_hour(counts: list[list[int]], data: st.DataObject) -> None:
     """Hours of two partitions in a row; messages that came late push the starts of all later hours on."""
     late = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=len(counts), max_size=len(counts)))
-    at, landed, wanted = [0, 0], {}, {}
+    at, landed, expected = [0, 0], {}, {}
     for number, (own, added) in enumerate(zip(counts, late, strict=True)):
         hour = H + number * HOUR
         landed[hour] = tuple(Span(p, at[p], at[p] + own[p]) for p in (0, 1))
@@ -30,9 +30,9 @@ def test_a_hole_is_what_was_added_behind_an_hour(counts: list[list[int]], data: 
         if number + 1 < len(counts):
             lost = tuple(Span(p, at[p], at[p] + added[p]) for p in (0, 1) if added[p])
             if lost:
-                wanted[hour] = lost
+                expected[hour] = lost
             at = [at[p] + added[p] for p in (0, 1)]
-    assert holes(landed) == wanted
+    assert holes(landed) == expected
 
 
 def test_hours_that_have_not_landed_leave_no_hole() -> None:

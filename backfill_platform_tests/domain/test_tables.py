@@ -20,8 +20,8 @@ def test_a_table_names_its_place_everywhere() -> None:
     ("columns", "key", "name", "says"),
     [
         ((HOUR, CLIENT, CLIENT), (), "t", "declared twice: client"),
-        ((HOUR, Column("Client", ColumnType.INT64)), (), "t", "'Client' is no usable name"),
-        ((HOUR,), (), "t; DROP", "no usable name"),
+        ((HOUR, Column("Client", ColumnType.INT64)), (), "t", "'Client' cannot be used as a name"),
+        ((HOUR,), (), "t; DROP", "cannot be used as a name"),
         ((HOUR,), ("client",), "t", "'client' is used as a key but is not a column"),
         ((HOUR, Column("k", ColumnType.STRING, nullable=True)), ("k",), "t", "'k' must be neither nullable nor a float"),
         ((HOUR, Column("k", ColumnType.FLOAT64)), ("k",), "t", "'k' must be neither nullable nor a float"),

@@ -32,7 +32,7 @@ def test_reading_ahead_stops_at_what_has_landed() -> None:
 
 
 @given(st.integers(1, 200), st.integers(0, 400))
-def test_edges_grow_and_end_at_the_cap_or_the_horizon(cap_minutes: int, landed_minutes: int) -> None:
+def test_read_ends_grow_up_to_the_cap_or_the_end_of_what_has_landed(cap_minutes: int, landed_minutes: int) -> None:
     ahead = UntilClosed(key="k", gap=timedelta(minutes=1), cap=timedelta(minutes=cap_minutes))
     available_until = RANGE.end + timedelta(minutes=landed_minutes)
     read_ends = list(Window(lookahead=ahead).read_ends(RANGE, available_until))
@@ -52,23 +52,23 @@ def test_an_hour_needs_the_hours_of_its_fixed_margins() -> None:
 def test_nothing_is_built_across_a_hole_in_the_source() -> None:
     window = Window(lookback=GAP, lookahead=UntilClosed(key="k", gap=GAP))
     hours = [ORIGIN + n * HOUR for n in range(8)]
-    there = {hour for n, hour in enumerate(hours) if n not in (3, 7)}
-    parts, missing_input = contiguous_runs(hours, there, window, ORIGIN, None)
+    landed = {hour for n, hour in enumerate(hours) if n not in (3, 7)}
+    parts, missing_input = contiguous_runs(hours, landed, window, ORIGIN, None)
     assert parts == [ContiguousRun(tuple(hours[:3]), hours[3]), ContiguousRun((hours[5], hours[6]), hours[7])]
     assert missing_input == {hours[3]: hours[3], hours[4]: hours[3], hours[7]: hours[7]}
 
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
-def test_each_hour_is_built_once_or_named_with_what_it_lacks(asked: set[int], there: set[int]) -> None:
-    hours, present = ({ORIGIN + n * HOUR for n in chosen} for chosen in (asked, there))
+def test_each_hour_is_built_once_or_reported_with_the_source_hour_it_lacks(requested: set[int], landed: set[int]) -> None:
+    hours_to_build, source_hours = ({ORIGIN + n * HOUR for n in chosen} for chosen in (requested, landed))
     window = Window(lookback=GAP, lookahead=timedelta(minutes=90))
-    parts, missing_input = contiguous_runs(hours, present, window, ORIGIN, ORIGIN + 13 * HOUR)
+    parts, missing_input = contiguous_runs(hours_to_build, source_hours, window, ORIGIN, ORIGIN + 13 * HOUR)
     built = [hour for part in parts for hour in part.hours]
-    assert sorted([*built, *missing_input]) == sorted(hours)
-    assert not set(missing_input.values()) & present
+    assert sorted([*built, *missing_input]) == sorted(hours_to_build)
+    assert not set(missing_input.values()) & source_hours
     for part in parts:
-        assert part.available_until not in present
-        assert set(HourRange(part.hours[0], part.available_until)) <= present
+        assert part.available_until not in source_hours
+        assert set(HourRange(part.hours[0], part.available_until)) <= source_hours
 
 
 @pytest.mark.parametrize(

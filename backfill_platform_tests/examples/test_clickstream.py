@@ -23,14 +23,14 @@ LINES = {
 }
 
 
-def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
+def test_unreadable_values_of_a_line_become_null(spark: "SparkSession") -> None:
     frame = spark.createDataFrame([(line,) for line in LINES], "line string").coalesce(1)
     parsed = clickstream.parse(frame).withColumn("s", F.unix_seconds("event_time") - int(T0.timestamp()))
-    found = {row["line"]: (row["client_id"], row["s"], row["url"], row["status"], row["bytes"]) for row in parsed.collect()}
-    assert found == LINES
+    values = {row["line"]: (row["client_id"], row["s"], row["url"], row["status"], row["bytes"]) for row in parsed.collect()}
+    assert values == LINES
 
 
-def test_the_reference_reads_the_shipped_file_and_knows_its_dirt() -> None:
+def test_the_reference_reads_the_shipped_file_and_counts_its_bad_lines() -> None:
     requests, bad = clickstream_reference.read_requests(clickstream.REQUESTS_FILE)
     assert (len(requests), len(bad), len(requests) - len(set(requests))) == (199_997, 3, 93)
     assert all(line.endswith(",-,0") for line in bad)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.windows import Window
 from backfill_platform.examples import payments
@@ -44,23 +45,23 @@ def row_of(line: Line) -> Row:
     return (hour_of(line.at), line.at, *line[:-1])
 
 
-def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
+def test_unreadable_values_of_a_line_become_null(spark: "SparkSession") -> None:
     frame = spark.createDataFrame([(line,) for line in LINES], "line string").coalesce(1)
     parsed = payments.parse(frame).withColumn("s", F.unix_seconds("event_time") - int(T0.timestamp()))
     names = ("household_id", "store_id", "basket_id", "product_id", "quantity", "sales_cents", "s")
     assert {row["line"]: tuple(row[name] for name in names) for row in parsed.collect()} == LINES
 
 
-def test_the_reference_reads_the_shipped_file_and_knows_its_dirt() -> None:
+def test_the_reference_reads_the_shipped_file_and_counts_its_bad_lines() -> None:
     lines, bad = read_lines(payments.LINES_FILE)
     assert (len(lines), len(set(lines)), bad) == (75_000, 75_000, [])
     assert all(line.at in payments.HOURS for line in lines)
     assert len({(line.basket, line.product) for line in lines}) == len(lines)
     assert len({line.basket for line in lines}) == len({(line.household, line.store, line.basket, line.at) for line in lines})
-    found = payments_of(lines)
-    assert len(found) == 47_243
-    assert Counter(payment.payments_trailing for payment in found) == {1: 46_422, 2: 802, 3: 18, 4: 1}
-    assert sum(payment.cents for payment in found) == sum(line.cents for line in lines)
+    rows = payments_of(lines)
+    assert len(rows) == 47_243
+    assert Counter(payment.payments_trailing for payment in rows) == {1: 46_422, 2: 802, 3: 18, 4: 1}
+    assert sum(payment.cents for payment in rows) == sum(line.cents for line in lines)
 
 
 def test_the_reference_sums_up_hours_by_hand() -> None:
@@ -86,16 +87,17 @@ def test_the_reference_sums_up_hours_by_hand() -> None:
 @pytest.mark.whole
 def test_a_year_of_real_baskets_gives_the_payments_of_the_reference(spark: "SparkSession") -> None:
     lines, _ = read_lines(payments.LINES_FILE)
+    assert isinstance(PIPELINE.source, ArchiveFile)
     read = payments.parse(PIPELINE.source.lines(spark, [])).withColumn("ingestion_hour", F.date_trunc("hour", "event_time"))
     landed = read.select(*PIPELINE.raw.table.column_names)
     assert counted(landed, PIPELINE.raw.table) == Counter(row_of(line) for line in lines)
-    found = payments.build_velocity(landed).persist()
+    velocity_rows = payments.build_velocity(landed).persist()
     try:
-        assert counted(found, VELOCITY.table) == Counter(velocity(lines))
-        hourly = payments.build_payments_hourly(found)
+        assert counted(velocity_rows, VELOCITY.table) == Counter(velocity(lines))
+        hourly = payments.build_payments_hourly(velocity_rows)
         assert counted(hourly.select(*HOURLY.table.column_names), HOURLY.table) == Counter(payments_hourly(lines))
     finally:
-        found.unpersist()
+        velocity_rows.unpersist()
 
 
 HOURS = HourRange(T0, T0 + 5 * HOUR)
@@ -118,8 +120,10 @@ def streams(draw: st.DrawFn) -> Stream:
 @settings(max_examples=4, deadline=None, phases=WITHOUT_SHRINKING, suppress_health_check=PATIENT)
 @given(st.lists(streams(), min_size=15, max_size=40))
 def test_every_chunking_of_random_lines_gives_the_payments_of_the_reference(spark: "SparkSession", drawn: list[Stream]) -> None:
-    found = differences(spark, PIPELINE, "velocity", drawn, hours=HOURS, key="household_id", row_of=row_of, reference=velocity)
-    assert found == []
+    differing = differences(
+        spark, PIPELINE, "velocity", drawn, hours=HOURS, key="household_id", row_of=row_of, reference=velocity
+    )
+    assert differing == []
 
 
 def test_a_microsecond_less_of_lookback_loses_a_payment(spark: "SparkSession") -> None:
@@ -132,7 +136,7 @@ def test_a_microsecond_less_of_lookback_loses_a_payment(spark: "SparkSession") -
 
     def lost(lookback: timedelta) -> list[int]:
         window = Window(lookback=lookback)
-        found = differences(
+        differing = differences(
             spark,
             PIPELINE,
             "velocity",
@@ -143,7 +147,7 @@ def test_a_microsecond_less_of_lookback_loses_a_payment(spark: "SparkSession") -
             reference=velocity,
             window=window,
         )
-        return [row[4] for one in found for row in one.missing]
+        return [row[4] for difference in differing for row in difference.missing]
 
     assert lost(payments.SPAN - timedelta(microseconds=1)) == []  # the hour is open at its beginning, and ours is closed
     assert lost(payments.SPAN - timedelta(microseconds=2)) == [4]

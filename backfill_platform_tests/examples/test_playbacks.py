@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.adapters.spark.attribution import TOUCH, with_last_touch
 from backfill_platform.adapters.spark.checks import FAILED, mark_failures
 from backfill_platform.adapters.spark.reader import spark_schema
@@ -64,7 +65,7 @@ def truth() -> dict[str, str]:
         return {row["play_id"]: row["impression_id"] for row in csv.DictReader(file)}
 
 
-def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
+def test_unreadable_values_of_a_line_become_null(spark: "SparkSession") -> None:
     frame = spark.createDataFrame([(line,) for line in LINES], "line string").coalesce(1)
     parsed = playbacks.parse(frame).withColumn("ms", F.unix_millis("event_time") - int(T0.timestamp() * 1000))
     names = ("kind", "event_id", "user_id", "title_id", "ms")
@@ -74,7 +75,7 @@ def test_lines_are_read_as_far_as_they_can_be(spark: "SparkSession") -> None:
 def test_an_impression_without_a_play_is_good(spark: "SparkSession") -> None:
     row = (T0, 1, 1, T0, "i", 0, None, None)
     frame = spark.createDataFrame([row], spark_schema(ATTRIBUTION.table))
-    assert [found[FAILED] for found in mark_failures(frame, PIPELINE.rules("attribution")).collect()] == [[]]
+    assert [row[FAILED] for row in mark_failures(frame, PIPELINE.rules("attribution")).collect()] == [[]]
 
 
 def test_the_generator_writes_the_shipped_files(tmp_path: Path) -> None:
@@ -91,9 +92,9 @@ def test_the_reference_finds_the_truth_of_the_shipped_events() -> None:
     events, bad = read_events(playbacks.EVENTS_FOLDER)
     assert (len(bad), all(event.at in playbacks.HOURS for event in events)) == (3, True)
     assert len(events) > len(set(events))
-    found = {play.id: impression.id if impression else "" for play, impression in made_by(events).items()}
-    assert found == truth()
-    assert 0 < sum(not impression for impression in found.values()) < len(found)
+    attributed = {play.id: impression.id if impression else "" for play, impression in made_by(events).items()}
+    assert attributed == truth()
+    assert 0 < sum(not impression for impression in attributed.values()) < len(attributed)
 
 
 def test_the_reference_attributes_by_hand() -> None:
@@ -122,6 +123,7 @@ def test_the_reference_attributes_by_hand() -> None:
 
 
 def test_every_play_of_the_shipped_events_finds_the_impression_that_made_it(spark: "SparkSession") -> None:
+    assert isinstance(PIPELINE.source, HourlyFiles)
     lines = PIPELINE.source.lines(spark, list(playbacks.HOURS))
     touched = with_last_touch(
         playbacks.parse(lines).dropna(),
@@ -137,9 +139,9 @@ def test_every_play_of_the_shipped_events_finds_the_impression_that_made_it(spar
 
 def test_the_shipped_events_give_the_tables_of_the_reference(spark: "SparkSession") -> None:
     events, _ = read_events(playbacks.EVENTS_FOLDER)
-    found = built(spark, PIPELINE, "attribution", [row_of(event) for event in events])
-    assert counted(found, ATTRIBUTION.table) == Counter(attribution(events))
-    hourly = playbacks.build_playbacks_hourly(found).select(*HOURLY.table.column_names)
+    attributed = built(spark, PIPELINE, "attribution", [row_of(event) for event in events])
+    assert counted(attributed, ATTRIBUTION.table) == Counter(attribution(events))
+    hourly = playbacks.build_playbacks_hourly(attributed).select(*HOURLY.table.column_names)
     assert counted(hourly, HOURLY.table) == Counter(playbacks_hourly(events))
 
 
@@ -188,4 +190,4 @@ def test_two_milliseconds_less_of_lookahead_lose_a_play(spark: "SparkSession") -
     drawn: list[Stream] = [([Event(last, "i", "impression", 1, 1), latest_play], [1])]
     assert differing(spark, drawn) == []
     lost = differing(spark, drawn, Window(lookahead=playbacks.WITHIN - timedelta(milliseconds=2)))
-    assert [row[6] for one in lost for row in one.missing] == ["p"]
+    assert [row[6] for difference in lost for row in difference.missing] == ["p"]

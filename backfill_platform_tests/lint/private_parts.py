@@ -4,6 +4,8 @@ import-linter sees other packages as one module each, so this one reads the impo
 """
 
 import re
+from collections.abc import Iterable
+from typing import cast
 
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, fields, output
@@ -19,10 +21,11 @@ class PrivatePartsContract(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Broken where another module imports a private part; `metadata` lists each import."""
-        allowed = tuple(f"{name}." for name in self.allowed_in)
+        # import-linter puts the value of a field in its place.
+        allowed = tuple(f"{name}." for name in cast(Iterable[str], self.allowed_in))
         name = re.escape(str(self.package))
         private = re.compile(rf"(?:from|import)\s+{name}(?:\w*)(?:\.\w+)*\._|from\s+{name}[\w.]*\s+import\s.*(?<!\w)_\w")
-        found = [
+        imports = [
             f"{importer} (line {details['line_number']}): {details['line_contents'].strip()}"
             for module in graph.modules
             if re.match(rf"{name}\w*$", module)
@@ -31,9 +34,9 @@ class PrivatePartsContract(Contract):
             for details in graph.get_import_details(importer=importer, imported=module)
             if private.search(details["line_contents"])
         ]
-        return ContractCheck(kept=not found, metadata={"found": sorted(found)})
+        return ContractCheck(kept=not imports, metadata={"imports": sorted(imports)})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         """Print each import that breaks the contract."""
-        for line in check.metadata["found"]:
+        for line in check.metadata["imports"]:
             output.print_error(line)

@@ -115,12 +115,12 @@ def payments(lines: Iterable[Line]) -> list[Payment]:
     by_household: defaultdict[int, list[tuple[datetime, int]]] = defaultdict(list)
     for (household, at, _, _), own in baskets.items():
         by_household[household].append((at, sum(line.cents for line in own)))
-    found = []
+    payments = []
     for (household, at, store, basket), own in baskets.items():
         hour_before = [cents for then, cents in by_household[household] if at - timedelta(hours=1) < then <= at]
         cents = sum(line.cents for line in own)
-        found.append(Payment(household, at, store, basket, len(own), cents, len(hour_before), sum(hour_before)))
-    return found
+        payments.append(Payment(household, at, store, basket, len(own), cents, len(hour_before), sum(hour_before)))
+    return payments
 
 
 def _hour(moment: datetime) -> datetime:

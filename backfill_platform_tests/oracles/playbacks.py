@@ -32,9 +32,9 @@ def read_events(folder: Path) -> tuple[list[Event], list[str]]:
     for path in sorted(folder.glob("*.jsonl.gz")):
         for line in gzip.decompress(path.read_bytes()).decode().splitlines():
             try:
-                found = json.loads(line)
-                at = datetime.fromisoformat(found["at"])
-                good.append(Event(at, found["id"], found["kind"], found["user"], found["title"]))
+                values = json.loads(line)
+                at = datetime.fromisoformat(values["at"])
+                good.append(Event(at, values["id"], values["kind"], values["user"], values["title"]))
             except (ValueError, KeyError):
                 bad.append(line)
     return good, bad
@@ -49,33 +49,33 @@ def made_by(events: Iterable[Event]) -> dict[Event, Event | None]:
             impressions[event.user, event.title].append(event)
         else:
             plays.append(event)
-    found: dict[Event, Event | None] = {}
+    impression_of: dict[Event, Event | None] = {}
     for play in plays:
-        before = [one for one in impressions[play.user, play.title] if one.at <= play.at]
+        before = [shown for shown in impressions[play.user, play.title] if shown.at <= play.at]
         latest = max(before, default=None)
-        found[play] = latest if latest and play.at < latest.at + _WITHIN else None
-    return found
+        impression_of[play] = latest if latest and play.at < latest.at + _WITHIN else None
+    return impression_of
 
 
 def attribution(
     events: Iterable[Event],
 ) -> Iterator[tuple[datetime, int, int, datetime, str, int, str | None, datetime | None]]:
     """Rows of `transformed/attribution`, in the order of its columns."""
-    every = set(events)
+    distinct = set(events)
     plays: defaultdict[Event, list[Event]] = defaultdict(list)
-    for play, impression in made_by(every).items():
+    for play, impression in made_by(distinct).items():
         if impression:
             plays[impression].append(play)
-    for one in every:
-        if one.kind == "impression":
-            own = plays[one]
+    for event in distinct:
+        if event.kind == "impression":
+            own = plays[event]
             first = min(own) if own else None
             yield (
-                _hour(one.at),
-                one.user,
-                one.title,
-                one.at,
-                one.id,
+                _hour(event.at),
+                event.user,
+                event.title,
+                event.at,
+                event.id,
                 len(own),
                 first.id if first else None,
                 first.at if first else None,

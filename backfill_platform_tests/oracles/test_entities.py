@@ -20,13 +20,13 @@ class Change(NamedTuple):
 
 
 def state(changes: list[Change]) -> dict[str, str | None]:
-    found = newest(
+    states = newest(
         changes,
         key=lambda change: change.entity,
         modified=lambda change: T0 + timedelta(minutes=change.minute),
         arrived=lambda change: change.arrived,
     )
-    return {str(entity): change.value for entity, change in found.items()}
+    return {str(entity): change.value for entity, change in states.items()}
 
 
 def test_the_newest_wins_equal_replaces_and_older_never_does() -> None:
@@ -46,7 +46,7 @@ def test_a_deleted_entity_comes_back_by_a_change_that_is_not_older_only() -> Non
 
 
 CHANGES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from(["x", "y", None])), max_size=12).map(
-    lambda drawn: [Change(number, *one) for number, one in enumerate(drawn)]
+    lambda drawn: [Change(number, *values) for number, values in enumerate(drawn)]
 )
 
 
@@ -55,7 +55,7 @@ def test_the_state_is_that_of_the_greatest_time_and_arrival_in_whatever_order_it
     changes: list[Change], chance: Random
 ) -> None:
     greatest = {}
-    for change in sorted(changes, key=lambda one: (one.minute, one.arrived)):
+    for change in sorted(changes, key=lambda change: (change.minute, change.arrived)):
         greatest[change.entity] = change.value
     shuffled = changes.copy()
     chance.shuffle(shuffled)

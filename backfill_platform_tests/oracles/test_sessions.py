@@ -10,7 +10,7 @@ HORIZON = T0 + timedelta(hours=12)
 
 def spans(minutes: dict[str, list[float]], available_until: datetime = HORIZON) -> list[tuple[object, float, float, int, bool]]:
     events = [(key, T0 + timedelta(minutes=m)) for key, times in minutes.items() for m in times]
-    found = sessionize(events, key=lambda e: e[0], time=lambda e: e[1], gap=GAP, cap=CAP, available_until=available_until)
+    sessionized = sessionize(events, key=lambda e: e[0], time=lambda e: e[1], gap=GAP, cap=CAP, available_until=available_until)
     return [
         (
             s.key,
@@ -19,7 +19,7 @@ def spans(minutes: dict[str, list[float]], available_until: datetime = HORIZON) 
             len(s.events),
             s.is_open,
         )
-        for s in found
+        for s in sessionized
     ]
 
 
@@ -35,7 +35,7 @@ def test_order_of_arrival_does_not_matter() -> None:
     assert spans({"a": [50, 0, 25]}) == [("a", 0, 50, 3, False)]
 
 
-def test_a_session_near_the_horizon_may_go_on() -> None:
+def test_a_session_near_the_end_of_what_has_landed_may_go_on() -> None:
     near = T0 + timedelta(minutes=60)
     assert spans({"a": [0, 20, 30]}, near) == [("a", 0, 30, 3, False)]
     assert spans({"a": [0, 20, 30.5]}, near) == [("a", 0, 30.5, 3, True)]

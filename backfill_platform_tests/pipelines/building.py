@@ -1,7 +1,7 @@
 """Building tables of a pipeline without lake and warehouse: many random streams, cut into chunks of hours, in one Spark job.
 
-A JVM has a high price per job and none per row. So the streams and chunks that Hypothesis draws are told apart by their key
-and built together: a key never sees another one's events, and so each chunk is as if it had been built alone.
+A JVM has a high price per job and none per row. So the streams and chunks that Hypothesis draws get distinct keys and
+are built together: a key never sees the events of another one, so each chunk is built as if alone.
 """
 
 from collections import Counter
@@ -90,7 +90,7 @@ def differences(
     reference: Callable[[list[Any]], Iterable[Row]],
     window: Window | None = None,
 ) -> list[Difference]:
-    """Where a derived table, built over all hours and in chunks, is not what the reference says; the shortest stream first.
+    """Streams for which a derived table, built over all hours or in chunks, differs from the reference; the shortest first.
 
     Each chunk reads what `window`, by default the declared one, says. Hypothesis need not shrink what fails, in one job after
     the other: with many streams in a job there is a short one among those that fail.
@@ -103,22 +103,24 @@ def differences(
     chunk_of: dict[int, Chunk] = {}
     expected: Counter[Row] = Counter()
     for events, cuts in streams:
-        wanted = list(reference(events))
+        reference_rows = list(reference(events))
         for whole_or_cut in ([], cuts):
             for chunk in chunks_of(numbers, hours, whole_or_cut, window or declared.window):
                 chunk_of[chunk.number], stream_of[chunk.number] = chunk, (events, cuts)
                 read = (row_of(event) for event in events if chunk.start <= event.at < chunk.end)
                 rows += [chunk.own(row, source.column_names.index(key)) for row in read]
-                expected.update(chunk.own(row, table.column_names.index(key)) for row in wanted if row[0] in chunk.hours)
+                expected.update(
+                    chunk.own(row, table.column_names.index(key)) for row in reference_rows if row[0] in chunk.hours
+                )
     column = table.column_names.index(key)
-    every = counted(built(spark, pipeline, name, rows), table)
-    found = Counter({row: times for row, times in every.items() if row[0] in chunk_of[row[column] // KEYS].hours})
-    differing = {row[column] // KEYS for row in (found - expected) + (expected - found)}
+    all_rows = counted(built(spark, pipeline, name, rows), table)
+    owned_rows = Counter({row: times for row, times in all_rows.items() if row[0] in chunk_of[row[column] // KEYS].hours})
+    differing = {row[column] // KEYS for row in (owned_rows - expected) + (expected - owned_rows)}
     shown = [
-        Difference(*stream_of[number], _of(number, column, found - expected), _of(number, column, expected - found))
+        Difference(*stream_of[number], _of(number, column, owned_rows - expected), _of(number, column, expected - owned_rows))
         for number in differing
     ]
-    return sorted(shown, key=lambda one: len(one.events))
+    return sorted(shown, key=lambda difference: len(difference.events))
 
 
 def _of(number: int, column: int, rows: Counter[Row]) -> Counter[Row]:

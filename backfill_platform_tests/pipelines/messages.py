@@ -122,7 +122,7 @@ def send(producer: Any, topic: str, visits: Iterable[Visit]) -> None:
     """Send the visits, keyed by user, and wait until the broker has all of them."""
     problems = []
 
-    def told(error: Any, message: Any) -> None:
+    def on_delivery_report(error: Any, message: Any) -> None:
         if error is not None:
             problems.append(error)
 
@@ -133,7 +133,7 @@ def send(producer: Any, topic: str, visits: Iterable[Visit]) -> None:
             visit.user,
             timestamp=visit.stamp,
             headers=[("from", b"test"), ("none", None)],
-            on_delivery=told,
+            on_delivery=on_delivery_report,
         )
     assert producer.flush(60) == 0
     assert not problems, problems
@@ -145,17 +145,17 @@ Session = tuple[datetime, int, int]
 
 def sessions_of(visits: Iterable[Visit]) -> dict[Key, Session]:
     """What plain Python makes of visits, each once: (user, start) -> (end, visits, sum of numbers)."""
-    found: dict[Key, Session] = {}
-    add_visits(found, {}, sorted({replace(one, sent=None) for one in visits}, key=lambda one: one.seconds))
-    return found
+    sessions: dict[Key, Session] = {}
+    add_visits(sessions, {}, sorted({replace(visit, sent=None) for visit in visits}, key=lambda visit: visit.seconds))
+    return sessions
 
 
-def add_visits(found: dict[Key, Session], latest: dict[str, Key], visits: Iterable[Visit]) -> None:
+def add_visits(sessions: dict[Key, Session], latest: dict[str, Key], visits: Iterable[Visit]) -> None:
     """Continue the latest session of each user by visits in order, or begin a new one after the gap."""
     for visit in visits:
         key = latest.get(visit.user)
-        if key is None or visit.at - found[key][0] >= GAP:
+        if key is None or visit.at - sessions[key][0] >= GAP:
             key = latest[visit.user] = (visit.user, visit.at)
-            found[key] = (visit.at, 0, 0)
-        _, count, total = found[key]
-        found[key] = (visit.at, count + 1, total + visit.number)
+            sessions[key] = (visit.at, 0, 0)
+        _, count, total = sessions[key]
+        sessions[key] = (visit.at, count + 1, total + visit.number)

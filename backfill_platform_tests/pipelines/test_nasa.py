@@ -105,7 +105,7 @@ def test_the_warehouse_has_what_plain_python_counts(tmp_path: Path) -> None:
     verified = backfill(tmp_path, "verify", "nasa")
 
     landed = {hour["hour"][11:13]: hour for hour in report["hours"] if hour["asset"] == "raw/requests"}
-    assert {hour: (found["rows_read"], found["rows"], found["quarantined"]) for hour, found in landed.items()} == {
+    assert {hour: (facts["rows_read"], facts["rows"], facts["quarantined"]) for hour, facts in landed.items()} == {
         "04": (1_000, len(requests), len(refused)),
         "05": (0, 0, 0),
     }

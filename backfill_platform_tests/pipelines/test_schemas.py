@@ -219,17 +219,17 @@ def must_fail(pipeline: str, table: str, rule: RowRule) -> Row:
 @pytest.fixture(scope="module")
 def failed(spark: "SparkSession") -> dict[tuple[str, str], Failed]:
     """By pipeline and table: what the good row fails, and what the row made for each row rule fails."""
-    found = {}
+    failed = {}
     for name, table in TABLES:
         rules = PIPELINES[name].rules(table)
         changes = {GOOD: {}, **{rule.name: must_fail(name, table, rule) for rule in rules.rows}}
         marked = mark_failures(frame_of(spark, name, table, list(changes.values())), rules).collect()
-        found[name, table] = {rule: row[FAILED] for rule, row in zip(changes, marked, strict=True)}
-    return found
+        failed[name, table] = {rule: row[FAILED] for rule, row in zip(changes, marked, strict=True)}
+    return failed
 
 
 @pytest.mark.parametrize(("pipeline", "table", "rule"), RULES)
-def test_every_check_refuses_what_it_must(
+def test_every_check_rejects_the_rows_it_should(
     spark: "SparkSession",
     failed: dict[tuple[str, str], Failed],
     pipeline: str,
@@ -242,7 +242,8 @@ def test_every_check_refuses_what_it_must(
         assert rule.name in by_row if rule.name.endswith(MISSING) else by_row == [rule.name]
         return
     cases = CASES[pipeline][table]
-    verdicts = [holds(rule, frame_of(spark, pipeline, table, rows)) for rows in ([{}], cases.hours[rule.name])]
+    hours: tuple[list[Row], ...] = ([{}], cases.hours[rule.name])
+    verdicts = [holds(rule, frame_of(spark, pipeline, table, rows)) for rows in hours]
     assert verdicts == [True, False]
 
 
@@ -253,7 +254,7 @@ def holds(rule: HourRule | PanderaRule, frame: "DataFrame") -> bool:
 
 
 @pytest.mark.parametrize(("pipeline", "table"), TABLES)
-def test_a_good_row_meets_every_check_and_no_case_is_left_over(
+def test_a_good_row_passes_every_check_and_every_case_belongs_to_a_check(
     failed: dict[tuple[str, str], Failed], pipeline: str, table: str
 ) -> None:
     assert failed[pipeline, table][GOOD] == []

@@ -38,7 +38,7 @@ class Checked(DataFrameModel):
     client_id: T.LongType = Field()
 
 
-def test_a_single_recipient_needs_its_comma() -> None:
+def test_recipients_given_as_a_text_are_refused() -> None:
     with pytest.raises(SpecError, match=r"recipients are a tuple of names, such as \('web-team',\)"):
         replace(clickstream.pipeline, recipients="web-team")  # type: ignore[arg-type]
 
@@ -93,10 +93,10 @@ def test_a_declaration_that_cannot_work_is_refused_with_the_reason(change: objec
 
 
 def test_pipelines_are_found_by_module_and_name() -> None:
-    found = load_pipelines([clickstream.__name__])
-    assert find_pipeline(found, "clickstream") is PIPELINE
+    pipelines = load_pipelines([clickstream.__name__])
+    assert find_pipeline(pipelines, "clickstream") is PIPELINE
     with pytest.raises(UsageError, match="no pipeline 'click'; there are: clickstream"):
-        find_pipeline(found, "click")
+        find_pipeline(pipelines, "click")
 
 
 @pytest.mark.parametrize("modules", [[], ["no.such.module"], ["backfill_platform.errors"], [clickstream.__name__] * 2])

@@ -1,6 +1,6 @@
-"""The Protobuf message of a visit, as protoc would generate it from
+"""The Protobuf message of a visit.
 
-message Visit { string at = 1; string user = 2; int64 number = 3; }
+As protoc would generate it from `message Visit { string at = 1; string user = 2; int64 number = 3; }`.
 """
 
 from typing import Any

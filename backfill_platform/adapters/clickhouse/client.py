@@ -1,8 +1,7 @@
 """The one place that opens a connection to ClickHouse.
 
-Statements go through `Warehouse` with a few words on what they are for, so that a refusal says what we were doing. Nothing
-here repeats a statement by itself: a write whose answer was lost may have happened, and only a new diff can tell. Who knows
-that repeating is safe asks for it (`resend`).
+Each statement has a short description (`doing`), so that an error says what failed. Nothing here repeats a statement by itself:
+a write whose answer was lost may have happened, and only a new diff can tell. Callers for whom repeating is safe use `resend`.
 """
 
 import logging
@@ -27,12 +26,12 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse answers only when it is done
 
-# The server answered, but trying again may well work: time-outs, too many queries or parts, a query id that still runs.
+# The server answered, but trying again may work: time-outs, too many queries or parts, a query id that still runs.
 _TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 252, 425})
 
-# A user profile may set these. With final=1 net state would be read with FINAL too, and no hour ever look inconsistent; a
-# cached answer would hide what a live writer does; a filter or a set that is cut short would hide rows; and rows that a join
-# does not find count as 0 here, not as NULL.
+# A user profile may set these. With final=1 the net state would be read with FINAL too, and no hour would look inconsistent; a
+# cached answer would hide what a live writer does; a filter or a truncated set would hide rows; and our SQL takes a row that a
+# join does not find for 0, not for NULL.
 EXACT: Mapping[str, str | int] = {
     "final": 0,
     "use_query_cache": 0,
@@ -41,7 +40,7 @@ EXACT: Mapping[str, str | int] = {
     "set_overflow_mode": "throw",
     "max_query_size": 64 << 20,  # a year of single hours in one statement
 }
-# Staging tables of any size are ours to drop.
+# Staging tables may be dropped whatever their size.
 _DROPPING = {"max_table_size_to_drop": 0, "max_partition_size_to_drop": 0}
 
 Row = tuple[Any, ...]
@@ -71,12 +70,13 @@ def resend(send: Callable[[int], None], *, tries: int = TRIES) -> None:
 class Warehouse:
     """A ClickHouse server reached over HTTP, such as `http://user:password@host:8123`.
 
-    Safe to use from several threads: it has no session and keeps no state between statements. Not across `fork`.
+    Safe to use from several threads: it has no session and keeps no state between statements. Not across `fork`. `settings`
+    are sent with every statement, as if the user's profile set them; those of EXACT and of the statement win.
     Raises WarehouseUnavailable when nothing answers or an answer takes longer than `statement_seconds`, WarehouseError when
-    ClickHouse refuses a statement, UsageError when the URL is none.
+    ClickHouse refuses a statement, UsageError when the URL is not one of a server.
     """
 
-    def __init__(self, url: str, *, statement_seconds: int = STATEMENT_SECONDS) -> None:
+    def __init__(self, url: str, *, statement_seconds: int = STATEMENT_SECONDS, settings: Settings | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("the warehouse URL must look like http://user:password@host:8123")
@@ -92,11 +92,12 @@ class Warehouse:
                 connect_timeout=CONNECT_SECONDS,
                 send_receive_timeout=statement_seconds,
                 tz_mode="aware",
+                settings=dict(settings or {}),
             )
 
     @property
     def server_version(self) -> str:
-        """Fingerprints of different versions must not be compared."""
+        """The version of the server. Fingerprints of different versions must not be compared."""
         return str(self._client.server_version)
 
     def command(
@@ -108,17 +109,17 @@ class Warehouse:
         settings: Settings | None = None,
         query_id: str | None = None,
     ) -> None:
-        """Run a statement that returns no rows. Never sent twice, whatever happens to the connection."""
+        """Run a statement that returns no rows. It is never sent twice, even when the connection breaks."""
         merged = {**EXACT, **(settings or {})}
         with _errors(doing):
             self._client.command(sql, parameters=_parameters(parameters), settings=_settings(merged, query_id))
 
     def drop(self, name: str, *, doing: str) -> None:
-        """Drop a quoted table if it is there, whatever its size, once the statements that use it are done."""
+        """Drop a quoted table of any size if it exists, after the statements that use it have ended."""
         self.command(f"DROP TABLE IF EXISTS {name} SYNC", settings=_DROPPING, doing=doing)
 
     def empty(self, name: str, *, doing: str) -> None:
-        """Remove all rows of a quoted table, which must be there, whatever its size."""
+        """Remove all rows of a quoted table of any size. Raises WarehouseError when the table does not exist."""
         self.command(f"TRUNCATE TABLE {name} SYNC", settings=_DROPPING, doing=doing)
 
     def rows(
@@ -147,8 +148,8 @@ class Warehouse:
     ) -> None:
         """Insert Python rows.
 
-        clickhouse-connect sends them once more when the connection closes before the answer, and calls that a success: the
-        caller must count the rows afterwards, or not mind duplicates.
+        clickhouse-connect sends them again when the connection closes before the answer, and reports success: the caller must
+        count the rows afterwards, or accept duplicates.
         """
         if not rows:
             return
@@ -156,12 +157,12 @@ class Warehouse:
             self._client.insert(table, rows, column_names, database=database, settings=_settings(settings, None))
 
     def insert_arrow(self, destination: str, rows: "pa.Table", *, doing: str, settings: Settings | None = None) -> None:
-        """Insert an Arrow table into a quoted table; sent once more as `insert_rows` is, so give it a token."""
+        """Insert an Arrow table into a quoted table. It may be sent twice, as with `insert_rows`, so pass a token."""
         with _errors(doing):
             self._client.insert_arrow(destination, rows, settings=_settings(settings, None))
 
     def close(self) -> None:
-        """Give up the connections. Closing twice is fine."""
+        """Close the connections. May be called twice."""
         self._client.close()
 
 
@@ -179,12 +180,12 @@ def _translated(error: Exception, doing: str) -> BackfillError:
     text = f"{doing}: {_first_line(str(error))}"
     if code in _TRANSIENT_CODES:
         return WarehouseUnavailable(f"{text}; try again later")
-    # An OperationalError without a code is one of the connection; with a code, the server refused with a status of 5xx.
+    # An OperationalError without a code comes from the connection; with a code, the server refused with a status of 5xx.
     if isinstance(error, ClickHouseError) and not (isinstance(error, OperationalError) and code is None):
         return WarehouseError(text)
     return WarehouseUnavailable(
-        f"{text}; is the warehouse running and reachable? A statement that timed out may still be at work: a new attempt "
-        "waits for it and looks again"
+        f"{text}; is the warehouse running and reachable? A statement that timed out may still be running: a new attempt "
+        "waits for it and compares again"
     )
 
 

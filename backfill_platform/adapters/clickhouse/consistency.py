@@ -1,7 +1,7 @@
-"""What is wrong with an hour whose net state and FINAL disagree, and the way back: never by guessing signs.
+"""What is wrong with an hour whose net state and FINAL disagree, and how its partition is rewritten.
 
-States may be doubled, cancels may have no state. Which row is the right one cannot be told from signs, so the repair writes
-the partition anew with the rows that FINAL shows, replaces it in one step, and the repair then compares those with the lake.
+States may be doubled, cancels may have no state. Signs do not tell which row is the right one, so nothing is guessed: the
+partition is written anew with the rows that FINAL shows and replaced in one step; the repair then compares these with the lake.
 """
 
 from collections.abc import Collection
@@ -38,7 +38,7 @@ def inconsistencies(warehouse: Warehouse, target: Target, hours: Collection[date
     table, keys = target.table, names(sorting_key(target.table))
     where = within(table, hours)
     rows = f"SELECT {keys}, sum(toInt64({SIGN})) AS __net FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}, "
-    found = warehouse.rows(
+    counts = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, sum(__doubled), sum(__orphans), countIf(__states > 1) FROM ("
         f"SELECT {keys}, sumIf(__net - 1, __net > 1) AS __doubled, sumIf(-__net, __net < 0) AS __orphans, "
         f"countIf(__net > 0) AS __states FROM ({rows}{row_identity(table)}) GROUP BY {keys}) GROUP BY __hour "
@@ -50,66 +50,84 @@ def inconsistencies(warehouse: Warehouse, target: Target, hours: Collection[date
         hour_from(number): disagreement(
             table,
             hour_from(number),
-            f"{doubled} states are there more than once, {orphans} cancels have no state, {several} keys have several states",
+            f"{doubled} states are stored more than once, {orphans} cancels have no state, {several} keys have several states",
         )
-        for number, doubled, orphans, several in found
+        for number, doubled, orphans, several in counts
     }
 
 
 def disagreement(
-    table: Table, hour: datetime, found: str = "cancels were written after the state of another row"
+    table: Table, hour: datetime, problem: str = "cancels were written after the state of another row"
 ) -> InconsistentHour:
-    """The refusal of an hour, with what was found."""
+    """The refusal of an inconsistent hour, with the problem."""
     return InconsistentHour(
-        f"{table} {format_hour(hour)}: {found}; net state and FINAL disagree, and a repair on top would show wrong rows. "
+        f"{table} {format_hour(hour)}: {problem}; net state and FINAL disagree, and a repair on top would show wrong rows. "
         "Nothing was published for this hour; allow the repair to rewrite inconsistent partitions: it replaces the "
         "partition by what FINAL shows and then repairs that"
     )
 
 
 def rewrite_partitions(staging: Staging, hours: Collection[datetime]) -> None:
-    """Replace the partitions of the hours by the rows that FINAL shows. The old parts are kept as long as patches are.
+    """Replace the partitions of the hours by the rows that FINAL shows. The old parts stay as long as patches do.
 
-    Each partition is one part, hence replaced at once or not at all. Other hours of a partition are rewritten with the rows
-    they have, and must be healthy. Raises UnhealthyHour where they are not, ConcurrentWriter when somebody writes meanwhile.
+    Each new partition is one part, so it is replaced as a whole or not at all. Other hours of a partition are rewritten with
+    the rows they have, and must be consistent.
+
+    Raises:
+        InconsistentHour: another hour of a partition is inconsistent, too.
+        ConcurrentWriter: somebody writes to the partitions meanwhile.
+        ProofFailed: the rewritten rows differ from what FINAL shows.
     """
     warehouse, table = staging.warehouse, staging.table
     partitions = _partitions(staging, hours)
-    whole = fingerprints.partitions(warehouse, table, partitions)
-    everything = _hours_of(staging, partitions)
-    before = fingerprints.net(warehouse, table, everything)
-    shown = fingerprints.final(warehouse, table, everything, staging.target)
-    if sum(before.values(), EMPTY) != sum(whole.values(), EMPTY):
+    fingerprints_before = fingerprints.partitions(warehouse, table, partitions)
+    all_hours = _hours_of(staging, partitions)
+    net_before = fingerprints.net(warehouse, table, all_hours)
+    final_before = fingerprints.final(warehouse, table, all_hours, staging.target)
+    if sum(net_before.values(), EMPTY) != sum(fingerprints_before.values(), EMPTY):
         raise ConcurrentWriter(
             f"{table}: the partitions to be rewritten are being written to, or hold rows of hours before 1970; "
             "nothing was changed"
         )
-    others = [hour for hour in everything if hour not in hours]
-    if inconsistent := inconsistencies(warehouse, staging.target, [hour for hour in others if before[hour] != shown[hour]]):
+    differing = [hour for hour in all_hours if hour not in hours and net_before[hour] != final_before[hour]]
+    if inconsistent := inconsistencies(warehouse, staging.target, differing):
         raise InconsistentHour(
             f"{table}: {', '.join(map(format_hour, sorted(inconsistent)))} share a partition with the hours to "
             "rewrite and are inconsistent themselves; nothing was changed, repair them together"
         )
-    _write_clean(staging, everything)
-    clean = fingerprints.net(warehouse, table, everything, source=staging.rewritten)
-    if clean != shown:
+    _write_clean(staging, all_hours)
+    clean = fingerprints.net(warehouse, table, all_hours, source=staging.rewritten)
+    if clean != final_before:
         raise ProofFailed(f"{table}: the rewritten partitions are not what FINAL shows; nothing was changed")
-    _keep_old_parts(staging, partitions)
+    keep_old_parts(staging, partitions)
     staging.lease.check()
     rows = warehouse.rows(f"SELECT DISTINCT _partition_id FROM {staging.rewritten}", doing=f"rewriting partitions of {table}")
-    filled = {partition for (partition,) in rows}
+    filled_partitions = {partition for (partition,) in rows}
     for number, partition in enumerate(partitions):
-        if fingerprints.partitions(warehouse, table, [partition])[partition] != whole[partition]:
+        if fingerprints.partitions(warehouse, table, [partition])[partition] != fingerprints_before[partition]:
             done = "nothing was changed" if not number else "other partitions are rewritten, this one was not changed"
             raise ConcurrentWriter(f"{table}: somebody wrote to a partition that was to be rewritten; {done}")
-        # Both name a staging table, so that an attempt that was fenced fails here. ClickHouse refuses to replace by nothing.
+        # Both statements name a staging table, so a fenced attempt fails here. REPLACE refuses a partition without rows.
         change = f"REPLACE PARTITION ID {literal(partition)} FROM {staging.rewritten}"
-        if partition not in filled:
+        if partition not in filled_partitions:
             change = f"MOVE PARTITION ID {literal(partition)} TO TABLE {staging.rewritten}"
         warehouse.command(
             f"ALTER TABLE {target_name(table)} {change}",
-            query_id=staging.query_id(f"heal-{partition}"),
+            query_id=staging.query_id(f"rewrite-{partition}"),
             doing=f"rewriting partitions of {table}",
+        )
+
+
+def keep_old_parts(staging: Staging, partitions: list[str]) -> None:
+    """Keep the parts of the partitions in a table beside the patches, before they are replaced."""
+    warehouse, old_parts = staging.warehouse, staging.inconsistent
+    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+    staging.create_like_target(old_parts, again=True)
+    for partition in partitions:
+        # The parts themselves: a copy of their rows would collapse what a person may want to examine.
+        warehouse.command(
+            f"ALTER TABLE {old_parts} ATTACH PARTITION ID {literal(partition)} FROM {target_name(staging.table)}",
+            doing=f"keeping the old parts of {staging.table}",
         )
 
 
@@ -147,15 +165,3 @@ def _write_clean(staging: Staging, hours: Collection[datetime]) -> None:
         doing=f"writing what FINAL shows of {table}",
     )
     merge_parts(staging, staging.rewritten_name)
-
-
-def _keep_old_parts(staging: Staging, partitions: list[str]) -> None:
-    warehouse, kept = staging.warehouse, staging.inconsistent
-    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
-    staging.create_like_target(kept, again=True)
-    for partition in partitions:
-        # The parts themselves: a copy of rows would collapse what a person may want to look at.
-        warehouse.command(
-            f"ALTER TABLE {kept} ATTACH PARTITION ID {literal(partition)} FROM {target_name(staging.table)}",
-            doing=f"keeping the old parts of {staging.table}",
-        )

@@ -1,6 +1,6 @@
-"""Where the embedded ClickHouse of a folder answers, for whoever connects to it; the server itself is in `devstack`.
+"""Where the embedded ClickHouse of a folder answers, for its clients; the server itself is in `devstack`.
 
-In the data folder: `lock` (held while a server runs) and `endpoint.json` (url, pid and version, there while it answers).
+In the data folder: `lock` (locked while a server runs) and `endpoint.json` (url, pid and version; exists while it answers).
 """
 
 import fcntl
@@ -23,7 +23,7 @@ def running_url(data_dir: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """The object in a file; empty when there is none, or when it is being written."""
+    """The JSON object in a file; empty when the file is absent or incomplete."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -32,10 +32,10 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def is_locked(data_dir: Path) -> bool:
-    """Whether a server holds the lock of the folder."""
+    """Whether a server has locked the folder."""
     try:
         with (data_dir / "lock").open("rb") as lock:
-            # A shared lock: two processes that only look must not see each other.
+            # A shared lock: two processes that only check must not take each other for a server.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,4 +1,4 @@
-"""Rows that were built before their end was known, and are known by now."""
+"""Sessions that were published as open and could be closed now, because more hours have landed."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -20,8 +20,7 @@ def finalizable_sessions(
 ) -> dict[datetime, int]:
     """How many rows of each hour say `is_open` although a gap after their end lies before `available_until` and their cap.
 
-    `available_until` is the end of what has landed after these hours: such a session is closed, or
-    longer, when it is built again.
+    `available_until` is the end of what has landed after these hours. Built again, such a session is closed or longer.
     """
     if not hours:
         return {}

@@ -1,7 +1,7 @@
-"""Fingerprints of hours: of what is stored, of what should be stored, of what would turn the one into the other.
+"""Fingerprints of hours: of the stored rows, of the desired rows, and of the delta between them.
 
-All use the same hash over the declared columns in their order, on values that have the target's types, so they may be
-compared and added. Hours without rows are absent from SQL and EMPTY in the result.
+All use the same hash over the declared columns in their order, on values of the target's types, so they may be compared and
+added. Hours without rows are absent from the SQL result and EMPTY in ours.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,9 +36,9 @@ def net(
     source: str | None = None,
     but: Collection[str] = (),
 ) -> Fingerprints:
-    """Of the net state: all stored rows with their signs; cancels take away the states they cancel, merged or not.
+    """Fingerprints of the net state: all stored rows with their signs, so that a cancel removes its state, merged or not.
 
-    `source` is another quoted table of the same columns and sign, such as a delta; the target by default. The rows of the
+    `source` is another quoted table with the same columns and sign, such as a delta; the target by default. Rows of the
     tenants in `but` do not count.
     """
     sign = f"toInt64({identifier(SIGN)})"
@@ -46,9 +46,9 @@ def net(
 
 
 def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
-    """Of what a reader with FINAL sees in the target. Differs from `net` where the hour is inconsistent.
+    """Fingerprints of what a reader with FINAL sees in the target. They differ from `net` where the hour is inconsistent.
 
-    `target` tells what the table is; without it, it is taken for one without versions.
+    `target` describes the table; without it, the table counts as one without versions.
     """
     if not hours:
         return {}
@@ -57,12 +57,12 @@ def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], targe
 
 
 def states(warehouse: Warehouse, table: Table, hours: Collection[datetime], *, source: str) -> Fingerprints:
-    """Of a quoted table of rows without a sign, such as the desired rows."""
+    """Fingerprints of a quoted table of rows without a sign, such as the desired rows."""
     return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the desired rows")
 
 
 def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths: Sequence[str]) -> Fingerprints:
-    """Of the lake's Parquet files, cast as `Staging.load_files` casts them. Rows of other hours do not count.
+    """Fingerprints of the lake's Parquet files, cast as `Staging.load_files` casts them. Rows of other hours do not count.
 
     Raises PreconditionError for paths that cannot be read literally, WarehouseError for a value that does not fit.
     """
@@ -81,7 +81,7 @@ def by_tenant(
     source: str = "",
     settings: Settings | None = None,
 ) -> dict[datetime, dict[str, Fingerprint]]:
-    """For each hour and tenant that has rows: of the net state, of FINAL, or of another source of rows without a sign."""
+    """Fingerprints for each hour and tenant with rows: of the net state, of FINAL, or of a `source` of rows without a sign."""
     where = within(table, hours)
     sign = "toInt64(1)" if final or source else f"toInt64({identifier(SIGN)})"
     rows = warehouse.rows(
@@ -91,22 +91,22 @@ def by_tenant(
         settings=settings,
         doing=f"taking the fingerprints of the tenants of {table}",
     )
-    found: dict[datetime, dict[str, Fingerprint]] = {}
+    fingerprints: dict[datetime, dict[str, Fingerprint]] = {}
     for number, tenant, count, hash_ in rows:
-        found.setdefault(hour_from(number), {})[tenant] = Fingerprint(count, hash_)
-    return found
+        fingerprints.setdefault(hour_from(number), {})[tenant] = Fingerprint(count, hash_)
+    return fingerprints
 
 
 def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
-    """Of the net state of whole partitions of the target, whatever hours they hold."""
+    """Fingerprints of the net state of whole partitions of the target, with all their hours."""
     rows = warehouse.rows(
         f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({identifier(SIGN)})')} FROM {target_name(table)} "
         "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
         parameters={"ids": ids},
         doing=f"taking the fingerprints of partitions of {table}",
     )
-    found = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
-    return {partition: found.get(partition, EMPTY) for partition in ids}
+    fingerprints = {name: Fingerprint(count, hash_) for name, count, hash_ in rows}
+    return {partition: fingerprints.get(partition, EMPTY) for partition in ids}
 
 
 def _sums(table: Table, sign: str) -> str:
@@ -137,5 +137,5 @@ def _fingerprints(
         settings=settings,
         doing=f"taking the fingerprints of {of} of {table}",
     )
-    found = {hour_from(number): Fingerprint(count, hash_) for number, count, hash_ in rows}
-    return {hour: found.get(hour, EMPTY) for hour in sorted(set(hours))}
+    fingerprints = {hour_from(number): Fingerprint(count, hash_) for number, count, hash_ in rows}
+    return {hour: fingerprints.get(hour, EMPTY) for hour in sorted(set(hours))}

@@ -1,4 +1,4 @@
-"""Fingerprints of the lake's files, taken by the warehouse with their values in the types of the target."""
+"""Fingerprints of the lake's files, which the warehouse computes on values of the target's types."""
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -25,7 +25,7 @@ def file_fingerprints(
 ) -> fingerprints.Fingerprints:
     """Fingerprints of the lake's files, with their values in the types of the target. Rows of other hours do not count.
 
-    Files that are pushed go through a table that is gone afterwards. Raises as `Staging.load_files` does.
+    Files that are pushed go through a table that is dropped afterwards. Raises what `Staging.load_files` raises.
     """
     if loading is Loading.PULL or not uris:
         return fingerprints.files(warehouse, table, hours, uris)
@@ -36,7 +36,7 @@ def file_fingerprints(
 def file_tenants(
     warehouse: Warehouse, table: Table, hours: Collection[datetime], uris: Sequence[str], loading: Loading
 ) -> dict[datetime, dict[str, Fingerprint]]:
-    """As `file_fingerprints`, for each tenant that has rows."""
+    """The same as `file_fingerprints`, for each tenant with rows."""
     if not uris:
         return {}
     if loading is Loading.PULL:
@@ -48,13 +48,13 @@ def file_tenants(
 
 @contextmanager
 def _pushed(warehouse: Warehouse, table: Table, uris: Sequence[str]) -> Iterator[str]:
-    """A quoted table of the rows of the files, for the while of the block."""
+    """A quoted table with the rows of the files; it exists within the block."""
     warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
     scratch = qualified(STAGING_DATABASE, f"__bf_scratch_{uuid.uuid4().hex}")
     warehouse.command(
         f"CREATE TABLE {scratch} ({', '.join(column_definitions(table))}) ENGINE = MergeTree ORDER BY tuple() "
         f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS}",
-        doing=f"creating a table to look at {table} of the lake",
+        doing=f"creating a table to read {table} of the lake",
     )
     try:
         push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=INSERT_SETTINGS)

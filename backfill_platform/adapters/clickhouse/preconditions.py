@@ -1,10 +1,10 @@
-"""What a target is, what it must be before a repair may touch it, and how repairs are published to it.
+"""What a target is, what a repair requires of it, and how repairs are published to it.
 
-Every refusal is one sentence that says how to fix the table, or why it cannot be repaired. All of them are reported at once.
+Every refusal is one sentence that says how to fix the table, or why it cannot be repaired. All refusals are reported at once.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,16 +34,16 @@ _VIEW = """
 SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {database:String} AND name = {name:String}
 """
 
-# Older servers sort rows of equal keys unstably when they are inserted, and a state before its cancel is lost in a merge.
-_STABLE_SORT_SINCE = (26, 9, 1, 1456)
-_REMEMBERED = 100  # inserts; live writers push tokens out of a smaller memory before ours is sent again
+# Older servers sort inserted rows of equal keys unstably, and a merge loses a state that lies before its cancel.
+STABLE_SORT_SINCE = (26, 9, 1, 1456)
+_REMEMBERED = 100  # inserts: from a smaller window, live writers push our token before its insert is sent again
 
 
 class Mode(StrEnum):
     """How a delta becomes part of a target."""
 
-    ATTACH = "attach"  # all partitions by one statement, which no materialized view sees
-    INSERT = "insert"  # partition by partition, each insert under a token of its own; views see it like any insert
+    ATTACH = "attach"  # all partitions with one statement, which materialized views do not see
+    INSERT = "insert"  # partition by partition, each insert with its own token; views see it like any insert
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Target:
     """A table of the warehouse that repairs may be published to, as `system.tables` describes it.
 
     `version` is the version column of a VersionedCollapsingMergeTree. `views` are the materialized views that read the table.
-    `repeatable` says whether an INSERT may be sent again under its token: the table and what the views fill remember tokens.
+    `repeatable` says whether an INSERT may be sent again with its token: the table and those that the views fill remember it.
     `one_block` says whether cancels and states of a partition can be inserted together.
     `expires` says whether it may have a TTL, of the table or of a column, that drops rows or values while parts are merged.
     """
@@ -67,11 +67,12 @@ class Target:
 
     @property
     def replicated(self) -> bool:
+        """Whether the engine is a Replicated one."""
         return self.engine.startswith("Replicated")
 
     @property
     def plain_engine(self) -> str:
-        """The clauses of a table that collapses in the same way and is not replicated."""
+        """The engine clauses of a table that collapses in the same way and is not replicated."""
         arguments = ", ".join(identifier(name) for name in (SIGN, self.version) if name)
         return (
             f"{self.engine.removeprefix('Replicated')}({arguments}) PARTITION BY {partition_key(self.table)} "
@@ -80,12 +81,12 @@ class Target:
 
     @property
     def mode(self) -> Mode:
-        """INSERT where ATTACH would be missed by views, or ignored as a repetition by replicas."""
+        """INSERT where views would miss an ATTACH, or replicas would ignore it as a repetition."""
         return Mode.INSERT if self.views or self.replicated else Mode.ATTACH
 
     @property
     def why(self) -> str:
-        """The mode and its reason, for people."""
+        """The mode and its reason, as text."""
         if self.replicated:
             return "insert, partition by partition: replicas may ignore an attached delta as a repetition"
         if self.views:
@@ -95,7 +96,7 @@ class Target:
     def stored(self, where: str) -> str:
         """A SELECT of the stored rows, one for each key: what FINAL shows. `where` filters by the hour column.
 
-        A versioned table may show cancels, and several versions of one key, of which the newest counts.
+        FINAL of a versioned table may show cancels, and several versions of one key, of which the newest counts.
         """
         rows = f"SELECT * FROM {target_name(self.table)} FINAL WHERE {where}"
         if self.version is None:
@@ -105,10 +106,10 @@ class Target:
 
 
 def target_exists(warehouse: Warehouse, table: Table) -> bool:
-    """Whether the warehouse has a table of that name, whatever it is."""
+    """Whether the warehouse has a table of that name, of any kind."""
     database, name = table.path
-    found = warehouse.rows(_TABLE, parameters={"database": database, "name": name}, doing=f"looking for {table}")
-    return bool(found)
+    rows = warehouse.rows(_TABLE, parameters={"database": database, "name": name}, doing=f"looking for {table}")
+    return bool(rows)
 
 
 def check_declaration(table: Table) -> None:
@@ -118,22 +119,22 @@ def check_declaration(table: Table) -> None:
 
 
 def check_target(warehouse: Warehouse, table: Table) -> Target:
-    """What the target is.
+    """Read what the target is.
 
-    Raises PreconditionError when it is absent, is not what is declared, or cannot be repaired safely as it is.
+    Raises PreconditionError when it is absent, differs from its declaration, or cannot be repaired safely as it is.
     """
     check_declaration(table)
     database, name = table.path
     parameters = {"database": database, "name": name}
-    found = warehouse.rows(_TABLE, parameters=parameters, doing=f"reading what {table} is")
-    if not found:
+    rows = warehouse.rows(_TABLE, parameters=parameters, doing=f"reading what {table} is")
+    if not rows:
         raise PreconditionError(f"{table} does not exist in the warehouse; create it from its declaration with create_target")
     columns = warehouse.rows(_COLUMNS, parameters=parameters, doing=f"reading the columns of {table}")
-    engine, full, _, _, dependents, expires = found[0]
+    engine, full, _, _, dependents, expires = rows[0]
     _check_policies(warehouse, table)
     version = _version(engine, full)
     types = {name: type_ for name, type_, _ in columns}
-    refusals = [*_engine(table, found[0]), *_keys(table, found[0], version), *_columns(table, columns, version)]
+    refusals = [*_engine(table, rows[0]), *_keys(table, rows[0], version), *_columns(table, columns, version)]
     if refusals:
         raise PreconditionError(f"{table} cannot be repaired as it is: " + "; ".join(refusals))
     views = tuple(sorted(".".join(view) for view in dependents))
@@ -145,27 +146,27 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
         types[version] if version else "",
         views,
         repeatable=remembers and all(_fills_what_remembers(warehouse, *view) for view in dependents),
-        one_block=version is not None or _at_least(warehouse.server_version, _STABLE_SORT_SINCE),
+        one_block=version is not None or _at_least(warehouse.server_version, STABLE_SORT_SINCE),
         expires=bool(expires),
     )
 
 
 def _check_policies(warehouse: Warehouse, table: Table) -> None:
-    """Rows that a policy hides would be taken for missing, and written again at every run."""
+    """Refuse a table with row policies: hidden rows would count as missing, and be written again at every repair."""
     database, name = table.path
     try:
-        found = warehouse.rows(
+        rows = warehouse.rows(
             "SELECT short_name FROM system.row_policies WHERE (database = {database:String} OR empty(database)) "
             "AND (table = {name:String} OR empty(table))",
             parameters={"database": database, "name": name},
             doing=f"looking for row policies of {table}",
         )
-    except WarehouseError:  # an embedded server has no access control, a user may not be allowed to look
+    except WarehouseError:  # an embedded server has no access control; a user may lack the right to read policies
         return
-    if found:
-        policies = ", ".join(sorted(name for (name,) in found))
+    if rows:
+        policies = ", ".join(sorted(name for (name,) in rows))
         raise PreconditionError(
-            f"{table} has row policies ({policies}) that may hide rows from repairs; repair it as a user whom none concerns"
+            f"{table} has row policies ({policies}) that may hide rows from repairs; repair it as a user to whom none applies"
         )
 
 
@@ -174,9 +175,9 @@ _VERSION_TYPES = re.compile(r"U?Int(32|64)\Z")
 
 
 def _arguments(full: str) -> list[str]:
-    """What the engine is given in its brackets; paths of a replicated one hold none."""
+    """The arguments of the engine; the paths of a replicated one hold no brackets."""
     match = re.match(r"\w+\(([^()]*)\)", full)
-    return [_unquoted(one.strip()) for one in match.group(1).split(",")] if match else []
+    return [_unquoted(argument.strip()) for argument in match.group(1).split(",")] if match else []
 
 
 def _version(engine: str, full: str) -> str | None:
@@ -189,19 +190,19 @@ def _remembers_tokens(full: str) -> bool:
 
 
 def _fills_what_remembers(warehouse: Warehouse, database: str, view: str) -> bool:
-    """Whether an insert that is repeated under its token is not added twice by a view, nor by views behind it."""
+    """Whether neither the view nor views behind it add an insert twice that is repeated with its token."""
     ((query, uuid),) = warehouse.rows(_VIEW, parameters={"database": database, "name": view}, doing=f"reading the view {view}")
-    into = re.match(r"CREATE MATERIALIZED VIEW \S+ (?:REFRESH .*?)?TO (\S+)", query)
-    filled = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
-    if into:
-        place, _, name = _unquoted(into.group(1)).partition(".")
-        filled = [(place, name)]
-    for place, name in filled:
-        found = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
-        if found:
-            engine, full, _, _, dependents, _ = found[0]
+    destination = re.match(r"CREATE MATERIALIZED VIEW \S+ (?:REFRESH .*?)?TO (\S+)", query)
+    candidates = [(database, f".inner_id.{uuid}"), (database, f".inner.{view}")]
+    if destination:
+        place, _, name = _unquoted(destination.group(1)).partition(".")
+        candidates = [(place, name)]
+    for place, name in candidates:
+        rows = warehouse.rows(_TABLE, parameters={"database": place, "name": name}, doing=f"reading the view {view}")
+        if rows:
+            engine, full, _, _, dependents, _ = rows[0]
             remembers = engine.startswith("Replicated") or _remembers_tokens(full)
-            return remembers and all(_fills_what_remembers(warehouse, *one) for one in dependents)
+            return remembers and all(_fills_what_remembers(warehouse, *dependent) for dependent in dependents)
     return False
 
 
@@ -209,27 +210,27 @@ def _at_least(version: str, least: tuple[int, ...]) -> bool:
     return tuple(int(part) for part in re.findall(r"\d+", version)) >= least
 
 
-def _engine(table: Table, found: Row) -> Iterator[str]:
-    engine, full, *_ = found
+def _engine(table: Table, row: Row) -> Iterator[str]:
+    engine, full, *_ = row
     if engine == "Distributed":
         yield "it is a Distributed table; repair the local table of each shard"
     elif not _ENGINE.fullmatch(engine):
         yield f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({SIGN})"
     elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != SIGN:
-        yield f"it collapses by another column than {SIGN}; recreate it with {engine.removeprefix('Replicated')}({SIGN}, ...)"
+        yield f"it collapses by a column other than {SIGN}; recreate it with {engine.removeprefix('Replicated')}({SIGN}, ...)"
     if re.search(r"table_readonly = 1\b", full):
         yield "it is read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 makes it writable"
 
 
-def _keys(table: Table, found: Row, version: str | None) -> Iterator[str]:
-    _, _, partition, key, *_ = found
+def _keys(table: Table, row: Row, version: str | None) -> Iterator[str]:
+    _, _, partition, key, *_ = row
     plain = _unquoted(key)
     if plain.startswith("(") and plain.endswith(")"):  # ClickHouse keeps the brackets around a single column
         plain = plain[1:-1]
     columns = [column.strip() for column in plain.split(",")]
     if version is not None and columns[-1] == version:  # ClickHouse adds it by itself
         columns = columns[:-1]
-    # A subset of the key lets ClickHouse collapse different rows into one; without the hour or the partition columns in it,
+    # With a subset of the key ClickHouse collapses different rows into one; without the hour or the partition columns in it,
     # rows collapse across hours or partitions, and a row that moves between two of them vanishes.
     if columns != list(sorting_key(table)):
         yield f"its ORDER BY is ({', '.join(columns)}), declared is ({', '.join(sorting_key(table))}); recreate it so"
@@ -238,14 +239,19 @@ def _keys(table: Table, found: Row, version: str | None) -> Iterator[str]:
         yield f"its PARTITION BY {has}, declared is {_unquoted(partition_key(table))}; recreate it or change the declaration"
 
 
-def _columns(table: Table, found: list[Row], version: str | None) -> Iterator[str]:
+def _columns(table: Table, columns: list[Row], version: str | None) -> Iterator[str]:
     declared = {**column_types(table), SIGN: "Int8"}
-    stored = {name: type_ for name, type_, kind in found if kind in ("", "DEFAULT")}
+    stored = {name: type_ for name, type_, kind in columns if kind in ("", "DEFAULT")}
     if version in declared:
         yield f"its version column {version} is declared; leave it out of the schema, repairs count versions themselves"
     elif version is not None and not _VERSION_TYPES.match(stored.pop(version, "")):
         yield f"its version column {version} is neither (U)Int32 nor (U)Int64, so a repair cannot count it up; recreate it so"
-    for name, _, kind in found:
+    yield from _computed_columns(columns)
+    yield from _differing_columns(declared, stored)
+
+
+def _computed_columns(columns: list[Row]) -> Iterator[str]:
+    for name, _, kind in columns:
         if kind == "MATERIALIZED":
             yield (
                 f"column {name} is MATERIALIZED, so a cancel row would get a value of its own instead of a copy; make it an "
@@ -253,11 +259,14 @@ def _columns(table: Table, found: list[Row], version: str | None) -> Iterator[st
             )
         elif kind == "EPHEMERAL":
             yield f"column {name} is EPHEMERAL, so its effect cannot be read back for a cancel row; drop it"
+
+
+def _differing_columns(declared: Mapping[str, str], stored: Mapping[str, str]) -> Iterator[str]:
     for name, type_ in declared.items():
         if name not in stored:
             yield f"column {name} {type_} is missing; add it"
         elif _plain(stored[name]) != type_:
-            yield f"column {name} is {stored[name]}, declared is {type_}; change the one or the other"
+            yield f"column {name} is {stored[name]}, declared is {type_}; change one of the two"
     for name in stored:
         if name not in declared:
             yield f"column {name} is not declared, so repaired rows would lose its value; declare it or drop it"
@@ -268,5 +277,5 @@ def _unquoted(expression: str) -> str:
 
 
 def _plain(type_: str) -> str:
-    # LowCardinality is a way to store the same values: hashes, casts and ATTACH are the same with and without it.
+    # LowCardinality only changes how values are stored: hashes, casts and ATTACH are the same with and without it.
     return re.sub(r"\ALowCardinality\((.*)\)\Z", r"\1", type_)

@@ -1,8 +1,8 @@
 """Creates targets from the declaration of a table, which stays the only place where columns are declared.
 
-The hour column is a `DateTime64(6, 'UTC')` like every other timestamp, not a `DateTime`: casting to `DateTime` cuts off
-fractions and wraps dates before 1970 and after 2105 around, silently and even with `accurateCast`, so that a row beside the
-full hour would look right once it is stored. The hour is the first column of the sorting key, hence costs next to nothing.
+The hour column is a `DateTime64(6, 'UTC')` like every other timestamp, not a `DateTime`: a cast to `DateTime` drops fractions
+and wraps dates before 1970 and after 2105 around, silently and even with `accurateCast`, so that a row that is not on the full
+hour would look right once it is stored. The hour is the first column of the sorting key, so it costs almost nothing.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from backfill_platform.domain.tables import Table
 
 
 def schema_hash(table: Table) -> str:
-    """Identifies what fingerprints depend on: column names, order and types, and the key. Stored with fingerprints."""
+    """A hash of all that fingerprints depend on: column names, order and types, and the key. Stored with fingerprints."""
     text = repr((list(column_types(table).items()), sorting_key(table), table.partitioning.value))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def database_statement(name: str) -> str:
-    """Create a database when it is absent."""
+    """The statement that creates a database when it is absent."""
     return f"CREATE DATABASE IF NOT EXISTS {identifier(name)}"
 
 
 def target_statement(table: Table) -> str:
-    """Create a target when it is absent."""
+    """The statement that creates a target when it is absent."""
     columns = ",\n    ".join(
         [*column_definitions(table), f"{identifier(SIGN)} Int8 COMMENT '1 for a state, -1 for its cancel'"]
     )
@@ -58,7 +58,7 @@ def column_definitions(table: Table) -> list[str]:
 
 
 def create_target(warehouse: Warehouse, table: Table) -> None:
-    """Create the target when it is absent, and make sure that the one that exists is the declared one.
+    """Create the target when it is absent, and check that an existing one is as declared.
 
     Raises PreconditionError naming every difference; nothing of an existing table is changed.
     """

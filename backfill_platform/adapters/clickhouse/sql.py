@@ -11,7 +11,7 @@ from backfill_platform.errors import PreconditionError, UsageError
 
 SIGN = "sign"  # +1 for a state, -1 for its cancel
 
-# What toStartOfHour can name: it returns a DateTime, which wraps around silently outside of these.
+# The range of toStartOfHour: it returns a DateTime, which wraps around silently outside of it.
 _FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_HOUR = datetime(2106, 2, 7, 5, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def qualified(database: str, name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A quoted string, for the places of a statement that take no bound parameter."""
+    """A quoted string, for places of a statement that take no bound parameter."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -39,15 +39,15 @@ def names(columns: Iterable[str]) -> str:
 def row_hash(table: Table, function: str = "cityHash64") -> str:
     """A 64-bit hash of all declared columns of a row, in their order.
 
-    The tuple is essential: a hash of bare columns is NULL as soon as one of them is, and NULLs compare equal to nothing.
+    The tuple is essential: a hash of bare columns is NULL as soon as one column is, and NULL equals nothing.
     """
     return f"{function}(tuple({names(table.column_names)}))"
 
 
 def row_identity(table: Table) -> str:
-    """128 bits of two independent hashes: equal for two rows when all their values are, bit by bit.
+    """128 bits of two independent hashes: equal for two rows when all their values are equal, bit by bit.
 
-    Four times faster to compare than the key and one hash, whatever the key is made of.
+    Four times faster to compare than the key and one hash, for any key.
     """
     return f"({row_hash(table)}, {row_hash(table, 'xxh3')})"
 
@@ -61,18 +61,18 @@ class Condition:
 
 
 def within(table: Table, hours: Iterable[datetime]) -> Condition:
-    """The rows whose hour column lies in one of the hours; contiguous or not.
+    """The condition for rows whose hour column lies in one of the hours, contiguous or not.
 
-    Half-open bounds and not `hour IN (...)`: a stored row that lies beside the full hour belongs to its hour all the same.
-    Raises UsageError when there are no hours, or hours that ClickHouse's DateTime cannot name.
+    Half-open bounds and not `hour IN (...)`: a stored row that is not on the full hour belongs to its hour, too.
+    Raises UsageError when there are no hours, or hours outside the range of ClickHouse's DateTime.
     """
     ranges = merge_hours(hours)
     if not ranges:
-        raise UsageError(f"{table}: no hours asked for")
+        raise UsageError(f"{table}: no hours were given")
     start, end = ranges[0].start, ranges[-1].end
     if start < _FIRST_HOUR or end - HOUR > _LAST_HOUR:
         raise UsageError(
-            f"{table}: ClickHouse can name the hours from {format_hour(_FIRST_HOUR)} to {format_hour(_LAST_HOUR)} only, "
+            f"{table}: ClickHouse can represent the hours from {format_hour(_FIRST_HOUR)} to {format_hour(_LAST_HOUR)} only, "
             f"not {format_hour(start if start < _FIRST_HOUR else end - HOUR)}"
         )
     hour = identifier(table.hour)
@@ -85,31 +85,31 @@ def within(table: Table, hours: Iterable[datetime]) -> Condition:
 
 
 def of_tenants(table: Table, tenants: Iterable[str]) -> Condition:
-    """The rows of the given tenants. Raises UsageError when the table has no tenant column."""
+    """The condition for rows of the given tenants. Raises UsageError when the table has no tenant column."""
     if not table.tenant:
         raise UsageError(f"{table} has no tenant column, its rows cannot be told apart by tenant")
     return Condition(f"toString({identifier(table.tenant)}) IN {{tenants:Array(String)}}", {"tenants": sorted(tenants)})
 
 
 def range_rows(hours: Iterable[datetime]) -> str:
-    """A SELECT of the ranges that the hours make: `first` and `last`, its end, in seconds since 1970.
+    """A SELECT of the ranges that the hours form, half-open: `first` and `last` in seconds since 1970.
 
-    The numbers are part of the statement: a year of single hours is longer than a bound parameter may be, which is sent in the
-    URL. One text and not thousands of numbers, which would be too many nodes for ClickHouse's parser.
+    The numbers are part of the statement: a year of single hours is longer than a bound parameter may be, because these are
+    sent in the URL. They are one text, because thousands of numbers would be too many nodes for ClickHouse's parser.
     """
-    text = ",".join(f"{_seconds(each.start)}-{_seconds(each.end)}" for each in merge_hours(hours))
+    text = ",".join(f"{_seconds(span.start)}-{_seconds(span.end)}" for span in merge_hours(hours))
     part = "toUInt32(splitByChar('-', range)[{}])"
     each = f"SELECT arrayJoin(splitByChar(',', '{text}')) AS range"
     return f"SELECT {part.format(1)} AS first, {part.format(2)} AS last FROM ({each})"
 
 
 def hour_number(table: Table) -> str:
-    """The hour that owns a row, in seconds since 1970: a number, which no driver moves to another time zone."""
+    """SQL for the hour that owns a row, in seconds since 1970: no driver converts a number to another time zone."""
     return f"toUnixTimestamp(toStartOfHour({identifier(table.hour)}))"
 
 
 def hour_from(number: int) -> datetime:
-    """The hour that `hour_number` selected."""
+    """The hour of a number that `hour_number` selected, in UTC."""
     return datetime.fromtimestamp(number, UTC)
 
 
@@ -156,7 +156,7 @@ def target_name(table: Table) -> str:
 
 _FILE_TYPES = {
     ColumnType.BOOLEAN: "Bool",
-    # Wide on purpose: the reader wraps a number that does not fit its type without a word, accurateCast refuses it.
+    # Wide on purpose: the reader silently wraps a number that does not fit its type, while accurateCast refuses it.
     ColumnType.INT32: "Int64",
     ColumnType.INT64: "Int64",
     ColumnType.FLOAT64: "Float64",
@@ -164,7 +164,7 @@ _FILE_TYPES = {
     ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
 }
 
-# Each of these defaults replaces values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
+# The defaults of these replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
 FILE_SETTINGS = {
     "use_hive_partitioning": 0,
     "input_format_parquet_allow_missing_columns": 0,
@@ -175,18 +175,20 @@ FILE_SETTINGS = {
 def files_source(table: Table, paths: Sequence[str]) -> str:
     """A SELECT of the declared columns from Parquet files, cast to the target's types; needs FILE_SETTINGS.
 
-    The paths are absolute, on the server's machine, as they are or with `file://` before them. The list is passed as an
-    array: in one `{a,b}` pattern, absolute paths match nothing without an error.
+    The paths are absolute, on the server's machine, with or without `file://` before them. The list is passed as an array: in
+    one `{a,b}` pattern, absolute paths match nothing, and there is no error.
     Raises PreconditionError for paths that `file()` would not read literally.
     """
     files = [path.removeprefix("file://") for path in paths]
     for path in files:
         if not path.startswith("/"):
             raise PreconditionError(
-                f"{table}: the warehouse reads local files by absolute paths and object storage not yet; got '{path}'"
+                f"{table}: the warehouse can read local files by absolute paths, object storage not yet; got '{path}'"
             )
         if any(special in path for special in "{}*?"):
-            raise PreconditionError(f"{table}: '{path}' holds one of {{}}*?, which file() takes as a pattern; rename the file")
+            raise PreconditionError(
+                f"{table}: '{path}' contains one of {{}}*?, which file() reads as a pattern; rename the file"
+            )
     if len(set(files)) != len(files):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
     structure = ", ".join(f"{identifier(column.name)} Nullable({_FILE_TYPES[column.type]})" for column in table.columns)

@@ -1,7 +1,7 @@
 """Event files, compressed or not, one event per line.
 
 Where files begin with the names of their columns, that line is declared as `header`, exactly as it is written. Lines equal to
-it are no events; a file that begins with anything else has other columns, and is not landed.
+it are not events; a file that begins with another line has other columns and is not landed.
 """
 
 import re
@@ -28,14 +28,14 @@ _PYTHON_NAMES = {"UTF-8": "utf-8-sig", "ISO-8859-1": "latin-1"}  # Spark skips a
 
 
 class _Files:
-    """What both kinds of files have in common, as sources that landing reads."""
+    """What both kinds of file sources have in common."""
 
     missing_place = "event_time: not within the hours of its file"
     undecodable = "line: not in the encoding of its file"
-    cheap_to_read = True  # reading it again is as cheap as keeping what was read
+    cheap_to_read = True  # reading again is as cheap as caching
 
     def payload(self) -> "Column":
-        """What a quarantine row keeps of a line."""
+        """The payload of a quarantine row: the line."""
         return F.col("line")
 
     def spans(self, hour: datetime) -> Spans:
@@ -47,9 +47,8 @@ class _Files:
 class ArchiveFile(_Files):
     """One file with the events of many hours, in any order.
 
-    An event is taken to have arrived when it happened: its ingestion hour is its event hour. A line whose time cannot be
-    read, or lies outside `hours`, belongs to the first hour of the file, where it is quarantined: so it is in exactly one
-    hour, whichever hours are landed together.
+    The ingestion hour of an event is its event hour. A line whose time cannot be read, or lies outside `hours`, belongs to the
+    first hour of the file, where it is quarantined: so it is in exactly one hour, whichever hours are landed together.
     """
 
     uri: str
@@ -82,9 +81,9 @@ class ArchiveFile(_Files):
 
 @dataclass(frozen=True)
 class HourlyFiles(_Files):
-    """One file per ingestion hour; `pattern` holds strftime codes, as in `events/%Y-%m-%d/%H.csv.gz`.
+    """One file per ingestion hour; `pattern` contains strftime codes, as in `events/%Y-%m-%d/%H.csv.gz`.
 
-    Events that happened earlier but sit in the file arrived late, and stay in the ingestion hour of the file.
+    Events in the file that happened earlier arrived late; they stay in the ingestion hour of the file.
     """
 
     pattern: str
@@ -105,15 +104,15 @@ class HourlyFiles(_Files):
 
         An hour without events needs an empty file.
         """
-        found = {hour: _why_unusable(_named(self.pattern, hour), self.header, self.encoding) for hour in hours}
-        return {hour: reason for hour, reason in found.items() if reason}
+        reasons = {hour: _why_unusable(_named(self.pattern, hour), self.header, self.encoding) for hour in hours}
+        return {hour: reason for hour, reason in reasons.items() if reason}
 
     def lines(self, spark: "SparkSession", hours: Collection[datetime]) -> "DataFrame":
         """Columns `line`, `undecodable` and `file_hour`, for the files of the hours; headers are left out."""
         return _read(spark, [(_named(self.pattern, hour), hour) for hour in hours], self.encoding, self.header)
 
     def ingestion_hour(self, event_time: "Column") -> "Column":
-        """The hour of the file, whenever the event happened."""
+        """The hour of the file, regardless of the time of the event."""
         return F.col("file_hour")
 
 
@@ -130,9 +129,9 @@ def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: st
         line = F.decode(F.col("value").cast("binary"), encoding)
     columns = (line.alias("line"), undecodable.alias("undecodable"))
     parts = [spark.read.text(uri).select(*columns, F.lit(hour).alias("file_hour")) for uri, hour in files]
-    every = reduce(lambda one, other: one.unionByName(other), parts)
-    # By content, not by position: Spark splits a large file, and joined files bring the line again.
-    return every.where(F.col("line") != header) if header else every
+    lines = reduce(lambda left, right: left.unionByName(right), parts)
+    # By content, not by position: Spark splits large files, and concatenated files repeat the header.
+    return lines.where(F.col("line") != header) if header else lines
 
 
 def _check_encoding(encoding: str) -> None:
@@ -141,12 +140,12 @@ def _check_encoding(encoding: str) -> None:
 
 
 def _named(pattern: str, hour: datetime) -> str:
-    """The pattern for an hour. Only date codes are replaced: a `%` in a folder's name stays."""
+    """The URI for an hour. Only date codes are replaced: a `%` in a folder's name stays."""
     return _CODE.sub(lambda code: hour.strftime(code[0]), pattern)
 
 
 def _why_unusable(uri: str, header: str, encoding: str) -> str:
-    """Why the lines of the file cannot be read as declared, or nothing."""
+    """Why the lines of the file cannot be read as declared; empty when they can."""
     local = local_path(uri)
     filesystem, path = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
     if filesystem.get_file_info(path).type != pyarrow.fs.FileType.File:

@@ -1,7 +1,7 @@
-"""What a table of the lake holds: its files, hour by hour, from Iceberg's metadata alone.
+"""The inventory of a lake table: its files by hour, from Iceberg's metadata alone.
 
-A manifest never changes. What was read of one is kept in memory for as long as the table names it, so that a process that
-looks again and again reads only what is new.
+A manifest never changes. Its entries stay in memory for as long as the table lists it, so that a process that takes the
+inventory again reads only new manifests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_READERS = 8  # of manifests at a time: an object store takes its time for each
+_READERS = 8  # manifests read at the same time: with an object store each takes a while
 
 Span = tuple[datetime, datetime]
 
@@ -39,9 +39,9 @@ class LakeFile:
 
 @dataclass(frozen=True)
 class TableInventory:
-    """What a table has: its files in the order of hours, the hours that are empty by right, and what each file spans.
+    """The files of a table in the order of hours, and the hours that are recorded as empty.
 
-    `snapshots` are the ids of all that it knows of, on `main` and on branches. `spans` are the bounds, both included, of a
+    `snapshots` has the ids of all its snapshots, on `main` and on branches. `spans` has the bounds, both included, of a
     timestamp column by URI; files without bounds are absent.
     """
 
@@ -52,7 +52,7 @@ class TableInventory:
 
 
 _Entry = tuple[LakeFile, Span | None]
-# By table and column, the manifests that it had when it was last looked at.
+# By table and column, the manifests of the last inventory.
 _read: dict[tuple[UUID, int], Mapping[str, list[_Entry]]] = {}
 
 
@@ -61,37 +61,39 @@ def lake_file(file: DataFile) -> LakeFile:
     return LakeFile(file.file_path, _EPOCH + timedelta(hours=file.partition[0]), file.record_count, file.file_size_in_bytes)
 
 
-def main_files(found: IcebergTable, time: str) -> tuple[tuple[LakeFile, ...], dict[str, Span]]:
-    """The files of `main` in the order of hours, and the bounds of the timestamp column `time` by URI, where it has a name.
+def main_files(table: IcebergTable, time: str) -> tuple[tuple[LakeFile, ...], dict[str, Span]]:
+    """The files of `main` in the order of hours, and the bounds of the timestamp column `time` (none if empty) by URI.
 
-    Without a scan's planning, which looks for delete files and filters that we do not have.
+    It does not plan a scan, which would look for delete files and filters that we do not have.
     """
-    snapshot = found.current_snapshot()
+    snapshot = table.current_snapshot()
     if snapshot is None:
         return (), {}
-    column = found.schema().find_field(time).field_id if time else -1
-    manifests = [one for one in snapshot.manifests(found.io) if one.content is ManifestContent.DATA]
-    before = _read.get((found.metadata.table_uuid, column), {})
-    new = [one for one in manifests if one.manifest_path not in before]
+    column = table.schema().find_field(time).field_id if time else -1
+    manifests = {m.manifest_path: m for m in snapshot.manifests(table.io) if m.content is ManifestContent.DATA}
+    cached = _read.get((table.metadata.table_uuid, column), {})
+    new = [path for path in manifests if path not in cached]
     with ThreadPoolExecutor(_READERS) as readers:
-        entries = list(readers.map(lambda manifest: _entries(manifest, found.io, column), new))
-    known = {**before, **dict(zip((one.manifest_path for one in new), entries, strict=True))}
-    every = {one.manifest_path: known[one.manifest_path] for one in manifests}
-    _read[found.metadata.table_uuid, column] = every
-    listed = sorted((one for entries in every.values() for one in entries), key=lambda one: (one[0].hour, one[0].uri))
+        entries = list(readers.map(lambda path: _entries(manifests[path], table.io, column), new))
+    by_manifest = {**cached, **dict(zip(new, entries, strict=True))}
+    current = {path: by_manifest[path] for path in manifests}
+    _read[table.metadata.table_uuid, column] = current
+    listed = sorted(
+        (entry for listing in current.values() for entry in listing), key=lambda entry: (entry[0].hour, entry[0].uri)
+    )
     return tuple(file for file, _ in listed), {file.uri: span for file, span in listed if span is not None}
 
 
 def _entries(manifest: ManifestFile, io: FileIO, column: int) -> list[_Entry]:
-    found: list[_Entry] = []
+    entries: list[_Entry] = []
     for entry in manifest.fetch_manifest_entry(io):
         file = entry.data_file
         low, high = file.lower_bounds.get(column), file.upper_bounds.get(column)
         span = None if low is None or high is None else (_moment(low), _moment(high))
-        found.append((lake_file(file), span))
-    return found
+        entries.append((lake_file(file), span))
+    return entries
 
 
 def _moment(bound: bytes) -> datetime:
-    """A timestamp as Iceberg keeps bounds: microseconds in eight bytes, the lowest first."""
+    """A timestamp as Iceberg stores bounds: microseconds in eight bytes, little endian."""
     return _EPOCH + timedelta(microseconds=int.from_bytes(bound, "little", signed=True))

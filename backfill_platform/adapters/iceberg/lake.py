@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 _ATTEMPTS = 20
-# Manifests are merged by the hundred: with one for each commit, a year that was landed hour by hour would take minutes to list.
+# Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes.
 _PROPERTIES = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
@@ -60,7 +60,7 @@ _TYPES: Mapping[ColumnType, IcebergType] = {
 
 
 def quarantine_of(table: Table) -> Table:
-    """The lake table beside `table` that keeps the rows its checks rejected, with the reason and the raw payload."""
+    """The lake table beside `table` for the rows that its checks rejected, with the reason and the raw payload."""
     columns = (
         Column("hour", ColumnType.TIMESTAMP, description="the hour the row would have belonged to"),
         Column("reason", ColumnType.STRING, description="the checks that failed, separated by '; '"),
@@ -77,11 +77,11 @@ class Lake:
         self.root_uri = root_uri.rstrip("/")
         try:
             self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
-        except OperationalError:  # another process has just created the catalog's tables
+        except OperationalError:  # another process has created the catalog's tables at the same time
             self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
 
     def ensure(self, table: Table) -> None:
-        """Create the table where it is missing, with an empty first snapshot, which branches need.
+        """Create the table if it is absent, with an empty first snapshot, which branches need.
 
         Raises PreconditionError when it exists with other columns.
         """
@@ -94,16 +94,18 @@ class Lake:
         hour_id = next(field.field_id for field in fields if field.name == table.hour)
         spec = PartitionSpec(PartitionField(hour_id, 1000, HourTransform(), f"{table.hour}_hour"))
         try:
-            found = self._catalog.load_table(table.path)
+            iceberg_table = self._catalog.load_table(table.path)
         except NoSuchTableError:
             try:
-                found = self._catalog.create_table(table.path, Schema(*fields), partition_spec=spec, properties=_PROPERTIES)
+                iceberg_table = self._catalog.create_table(
+                    table.path, Schema(*fields), partition_spec=spec, properties=_PROPERTIES
+                )
             except TableAlreadyExistsError:
-                found = self._catalog.load_table(table.path)
-        there = {field.name: str(field.field_type) for field in found.schema().fields}
+                iceberg_table = self._catalog.load_table(table.path)
+        existing = {field.name: str(field.field_type) for field in iceberg_table.schema().fields}
         declared = {field.name: str(field.field_type) for field in fields}
-        if there != declared:
-            differing = sorted(set(there.items()) ^ set(declared.items()))
+        if existing != declared:
+            differing = sorted(set(existing.items()) ^ set(declared.items()))
             raise PreconditionError(
                 f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
                 "rename the table in the pipeline, or drop it and land again"
@@ -112,30 +114,30 @@ class Lake:
 
     def snapshot(self, table: Table, *, branch: str = MAIN) -> int | None:
         """The id of the newest snapshot of a branch, None where there is none."""
-        found = self._catalog.load_table(table.path).snapshot_by_name(branch)
-        return None if found is None else found.snapshot_id
+        newest = self._catalog.load_table(table.path).snapshot_by_name(branch)
+        return None if newest is None else newest.snapshot_id
 
     def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
-        """The files of the given owning (for `raw`: ingestion) hours, or of all."""
-        wanted = None if hours is None else merge_hours(hours)
-        if wanted == ():
+        """The files of the given owning hours (for `raw`: ingestion hours), or of all, in the order of hours."""
+        ranges = None if hours is None else merge_hours(hours)
+        if ranges == ():
             return []
-        return self._plan(table, None if wanted is None else _within(table.hour, wanted), branch)
+        return self._plan(table, None if ranges is None else _within(table.hour, ranges), branch)
 
     def files_between(self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN) -> list[LakeFile]:
         """The files that may hold rows with `column` in `[start, end)`, by their column bounds: late rows are found too."""
         return self._plan(table, _between(column, start, end), branch)
 
     def read(self, table: Table, columns: Collection[str], where: str) -> pa.Table:
-        """Columns of the rows on `main` that meet a filter in Iceberg's own words, such as `amount > 3 and is_open = true`.
+        """Columns of the rows on `main` that meet an Iceberg filter expression, such as `amount > 3 and is_open = true`.
 
-        Meant for a look at few rows: they are read in this process. A table that does not exist has none.
+        For few rows: they are read in this process. A table that does not exist has none.
         """
         try:
             return self._catalog.load_table(table.path).scan(row_filter=where, selected_fields=tuple(columns)).to_arrow()
         except NoSuchTableError:
-            wanted = [NestedField(n, name, _TYPES[table.column(name).type]) for n, name in enumerate(columns, 1)]
-            return Schema(*wanted).as_arrow().empty_table()
+            fields = [NestedField(n, name, _TYPES[table.column(name).type]) for n, name in enumerate(columns, 1)]
+            return Schema(*fields).as_arrow().empty_table()
 
     def rows_by_hour(self, table: Table, hours: HourRange | None = None, *, branch: str = MAIN) -> dict[datetime, int]:
         """The row counts of hours, from Iceberg metadata; hours without rows are absent."""
@@ -145,28 +147,28 @@ class Lake:
         return counts
 
     def built_hours(self, table: Table) -> set[datetime]:
-        """The hours that were promoted and are there: those with rows, and those that are known to be empty.
+        """The hours that were promoted: those with rows, and those that are recorded as empty.
 
-        An hour in neither state was never built, or has been lost.
+        Any other hour was never built, or has been lost.
         """
         try:
-            found = self._catalog.load_table(table.path)
+            iceberg_table = self._catalog.load_table(table.path)
         except NoSuchTableError:
             return set()
-        return set(self.rows_by_hour(table)) | _empty_hours(found)
+        return set(self.rows_by_hour(table)) | _empty_hours(iceberg_table)
 
     def inventory(self, table: Table, time: str = "") -> TableInventory:
-        """What `main` has, from the metadata alone, read once; with the spans of the timestamp column `time`."""
+        """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`."""
         try:
-            found = self._catalog.load_table(table.path)
+            iceberg_table = self._catalog.load_table(table.path)
         except NoSuchTableError:
             return TableInventory()
-        files, spans = main_files(found, time)
-        snapshots = frozenset(snapshot.snapshot_id for snapshot in found.snapshots())
-        return TableInventory(files, frozenset(_empty_hours(found)), snapshots, spans)
+        files, spans = main_files(iceberg_table, time)
+        snapshots = frozenset(snapshot.snapshot_id for snapshot in iceberg_table.snapshots())
+        return TableInventory(files, frozenset(_empty_hours(iceberg_table)), snapshots, spans)
 
     def gone(self, files: Collection[LakeFile]) -> set[str]:
-        """The URIs of files that the storage no longer has, or has in another size, though the metadata names them."""
+        """The URIs of files that the metadata lists, but the storage has no longer, or with another size."""
         if not files:
             return set()
         local = [local_path(file.uri) for file in files]
@@ -175,19 +177,19 @@ class Lake:
         else:
             filesystem, _ = pyarrow.fs.FileSystem.from_uri(self.root_uri)
             infos = filesystem.get_file_info([pyarrow.fs.FileSystem.from_uri(file.uri)[1] for file in files])
-        # The size of what is not there is unknown.
+        # The size of a missing file is None.
         return {file.uri for file, info in zip(files, infos, strict=True) if info.size != file.bytes}
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
-        """Replace the hours by the given files, on a branch of `main` made for it. `main` does not change."""
-        self._commit(table, lambda found: _restart_branch(found, table, branch))
+        """Replace the hours by the given files, on a new branch of `main`. `main` itself does not change."""
+        self._commit(table, lambda iceberg_table: _restart_branch(iceberg_table, table, branch))
         uris = [uri for hour in hours for uri in files.get(hour, [])]
         self._replace(table, hours, uris, branch)
 
     def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
         """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
 
-        Hours not given stay as they are on `main`. Raises LakeConflict when another writer was faster, several times over.
+        Other hours stay as they are on `main`. Raises LakeConflict when other writers were faster on every try.
         """
         if hours:
             staged = self.files(table, hours, branch=branch)
@@ -196,11 +198,11 @@ class Lake:
         self.drop_branch(table, branch)
 
     def drop_branch(self, table: Table, branch: str) -> None:
-        """Forget a branch; a missing one is fine."""
-        self._commit(table, lambda found: _drop_branch(found, branch))
+        """Remove a branch if it exists."""
+        self._commit(table, lambda iceberg_table: _drop_branch(iceberg_table, branch))
 
     def sweep(self, table: Table, at_work: Callable[[], Collection[str]] = tuple) -> None:
-        """Discard the branches that attempts left behind when they died; `at_work` names those that live, and is asked last."""
+        """Discard the branches of attempts that died. `at_work` names the live attempts; it is called after the listing."""
         branches = set(self._catalog.load_table(table.path).refs()) - {MAIN}
         for branch in branches - set(at_work() if branches else ()):
             self.discard(table, branch, branch)
@@ -215,41 +217,41 @@ class Lake:
             filesystem.delete_dir(folder)
 
     def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
-        """Take the files of the hours away from `main`, as an accident would: the hours are lost, not known to be empty."""
+        """Remove the files of the hours from `main`, as an accident would: the hours count as lost, not as empty."""
         self._replace(table, hours, [], MAIN)
 
     def data_uri(self, table: Table, attempt: str) -> str:
-        """A new folder for the files an attempt writes."""
+        """The folder for the files that an attempt writes."""
         return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
 
     def _replace(
         self, table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
     ) -> None:
-        """Replace the hours by files in one commit, and on `main` remember which of the hours are `empty` by right."""
+        """Replace the hours by files in one commit, and on `main` record which of the hours are `empty`."""
         if not hours:
             return
-        wanted = _within(table.hour, merge_hours(hours))
+        filter_ = _within(table.hour, merge_hours(hours))
 
-        def change(found: IcebergTable) -> None:
-            with found.transaction() as transaction:
-                scan = found.scan(row_filter=wanted)
+        def change(iceberg_table: IcebergTable) -> None:
+            with iceberg_table.transaction() as transaction:
+                scan = iceberg_table.scan(row_filter=filter_)
                 scan = scan if branch == MAIN else scan.use_ref(branch)
                 if any(True for _ in scan.plan_files()):
-                    transaction.delete(wanted, branch=branch)
+                    transaction.delete(filter_, branch=branch)
                 if uris:
                     transaction.add_files(uris, branch=branch, check_duplicate_files=False)
-                known = _empty_hours(found)
-                now = (known - set(hours)) | set(empty)
-                if branch == MAIN and now != known:
-                    ranges = [[one.start.isoformat(), one.end.isoformat()] for one in merge_hours(now)]
+                known_empty = _empty_hours(iceberg_table)
+                now_empty = (known_empty - set(hours)) | set(empty)
+                if branch == MAIN and now_empty != known_empty:
+                    ranges = [[span.start.isoformat(), span.end.isoformat()] for span in merge_hours(now_empty)]
                     transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
 
         self._commit(table, change)
 
     def _commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
-        """Apply a change to the newest metadata, again from the start when another writer was faster.
+        """Apply a change to the newest metadata; start over when another writer was faster.
 
-        pyiceberg's own retry would commit what was planned against the older state: both writers' rows of an hour.
+        pyiceberg's own retry would commit a plan made for the older state, and an hour would get the rows of both writers.
         """
         retrying = Retrying(
             retry=retry_if_exception_type(LakeConflict),
@@ -259,11 +261,11 @@ class Lake:
         )
         for attempt in retrying:
             with attempt:
-                found = self._catalog.load_table(table.path)
+                iceberg_table = self._catalog.load_table(table.path)
                 try:
-                    change(found)
+                    change(iceberg_table)
                 except (CommitFailedException, ValueError) as error:
-                    if self._catalog.load_table(table.path).metadata_location == found.metadata_location:
+                    if self._catalog.load_table(table.path).metadata_location == iceberg_table.metadata_location:
                         raise
                     raise LakeConflict(
                         f"another writer keeps committing to lake table {table} ({error}); run it again"
@@ -271,13 +273,13 @@ class Lake:
 
     def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
         try:
-            found = self._catalog.load_table(table.path)
+            iceberg_table = self._catalog.load_table(table.path)
         except NoSuchTableError:
             return []
-        scan = found.scan() if row_filter is None else found.scan(row_filter=row_filter)
+        scan = iceberg_table.scan() if row_filter is None else iceberg_table.scan(row_filter=row_filter)
         if branch != MAIN:
             scan = scan.use_ref(branch)
-        elif found.current_snapshot() is None:
+        elif iceberg_table.current_snapshot() is None:
             return []
         return sorted(
             (lake_file(task.file) for task in scan.plan_files()),
@@ -285,29 +287,29 @@ class Lake:
         )
 
 
-def _first_snapshot(found: IcebergTable) -> None:
-    if found.current_snapshot() is None:
-        found.append(found.schema().as_arrow().empty_table())
+def _first_snapshot(iceberg_table: IcebergTable) -> None:
+    if iceberg_table.current_snapshot() is None:
+        iceberg_table.append(iceberg_table.schema().as_arrow().empty_table())
 
 
-def _empty_hours(found: IcebergTable) -> set[datetime]:
-    ranges = json.loads(found.properties.get(_EMPTY_HOURS, "[]"))
+def _empty_hours(iceberg_table: IcebergTable) -> set[datetime]:
+    ranges = json.loads(iceberg_table.properties.get(_EMPTY_HOURS, "[]"))
     return {hour for start, end in ranges for hour in HourRange.parse(start, end)}
 
 
-def _restart_branch(found: IcebergTable, table: Table, branch: str) -> None:
-    current = found.current_snapshot()
+def _restart_branch(iceberg_table: IcebergTable, table: Table, branch: str) -> None:
+    current = iceberg_table.current_snapshot()
     if current is None:
         raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
-    changes = found.manage_snapshots()
-    if found.snapshot_by_name(branch) is not None:
+    changes = iceberg_table.manage_snapshots()
+    if iceberg_table.snapshot_by_name(branch) is not None:
         changes = changes.remove_branch(branch)
     changes.create_branch(current.snapshot_id, branch).commit()
 
 
-def _drop_branch(found: IcebergTable, branch: str) -> None:
-    if found.snapshot_by_name(branch) is not None:
-        found.manage_snapshots().remove_branch(branch).commit()
+def _drop_branch(iceberg_table: IcebergTable, branch: str) -> None:
+    if iceberg_table.snapshot_by_name(branch) is not None:
+        iceberg_table.manage_snapshots().remove_branch(branch).commit()
 
 
 def _between(column: str, start: datetime, end: datetime) -> str:

@@ -1,4 +1,4 @@
-"""A Kafka cluster, reached by confluent-kafka: what its topics hold, and the errors it answers with, in our words."""
+"""A Kafka cluster through confluent-kafka: the offsets and settings of its topics, and its errors as ours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from backfill_platform.errors import KafkaUnavailable, PreconditionError
 Result = TypeVar("Result")
 
 TIMEOUT_SECONDS = 30.0
-# Settings of consumers that read much. By default one whose queue is full waits for a second: a fifth of the speed.
+# Settings of consumers that read much. By default, one with a full queue waits for a second: a fifth of the speed.
 PROMPT: Mapping[str, str] = {"fetch.wait.max.ms": "50", "fetch.queue.backoff.ms": "5", "log_level": "2"}
-# A topic that was just made, or whose leader moves, has none for a moment.
+# A topic that was just created, or whose leader moves, has no leader for a moment.
 _PATIENCE_SECONDS = 15.0
 _patiently = retry(
     retry=retry_if_exception_type(KafkaUnavailable),
@@ -47,7 +47,7 @@ _TRY_AGAIN = {
 
 @dataclass(frozen=True)
 class Log:
-    """What a partition has: `[start, end)`, where `stable` is the first offset that an open transaction may still hold back."""
+    """The offsets of a partition: `[start, end)`; an open transaction may hold back those from `stable` on."""
 
     start: int
     stable: int
@@ -56,7 +56,7 @@ class Log:
 
 @contextmanager
 def kafka_errors(doing: str) -> Iterator[None]:
-    """Raises KafkaUnavailable or PreconditionError for what confluent-kafka raises in the block."""
+    """Translate what confluent-kafka raises in the block to KafkaUnavailable or PreconditionError."""
     try:
         yield
     except KafkaException as error:
@@ -64,22 +64,22 @@ def kafka_errors(doing: str) -> Iterator[None]:
 
 
 def may_pass(error: KafkaError) -> bool:
-    """Whether the cluster may answer otherwise in a moment, as when a leader or a coordinator moves."""
+    """Whether the error may be over in a moment, for example because a leader or a coordinator moves."""
     return bool(error.retriable()) or error.code() in _TRY_AGAIN
 
 
 def translated(error: KafkaError, doing: str) -> KafkaUnavailable | PreconditionError:
-    """Our error for one of Kafka's: transient where the cluster may answer later."""
-    text = f"{doing}: Kafka says {error.name()}: {error.str()}"
+    """Our error for one of Kafka's: KafkaUnavailable, which is transient, where the error may be over in a moment."""
+    text = f"{doing}: Kafka answered {error.name()}: {error.str()}"
     if may_pass(error):
-        return KafkaUnavailable(f"{text}; look at the brokers and at BACKFILL_KAFKA, then try again")
+        return KafkaUnavailable(f"{text}; check the brokers and BACKFILL_KAFKA, then try again")
     return PreconditionError(text)
 
 
 class Cluster:
     """A cluster and its schema registry, by the settings of librdkafka and of Confluent's registry client.
 
-    Opens a connection when it is first asked, and closes none of its own: call `close`.
+    Opens a connection at the first call; `close` closes it.
     """
 
     def __init__(self, config: Mapping[str, str], registry: Mapping[str, str] | None = None) -> None:
@@ -97,7 +97,7 @@ class Cluster:
         return Consumer({**self.config, "group.id": "backfill-looks", "enable.auto.commit": False, "log_level": 2})
 
     def close(self) -> None:
-        """Close the connections; the next question opens them again."""
+        """Close the connections; the next call opens them again."""
         consumer = self.__dict__.pop("_consumer", None)
         if consumer is not None:
             consumer.close()
@@ -112,19 +112,19 @@ class Cluster:
     def partitions(self, topic: str) -> tuple[int, ...]:
         """The partitions of a topic. Raises PreconditionError when there is no such topic."""
         with kafka_errors(f"looking for topic {topic}"):
-            found = self.admin.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
-        if found.error is not None:
-            if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            metadata = self.admin.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
+        if metadata.error is not None:
+            if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise PreconditionError(f"the cluster has no topic {topic}")
-            raise translated(found.error, f"looking for topic {topic}")
-        return tuple(sorted(found.partitions))
+            raise translated(metadata.error, f"looking for topic {topic}")
+        return tuple(sorted(metadata.partitions))
 
     @_patiently
     def logs(self, topic: str) -> dict[int, Log]:
-        """What each partition of a topic has at this moment."""
+        """The offsets of each partition of a topic at this moment."""
         places = [TopicPartition(topic, partition) for partition in self.partitions(topic)]
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()
-        # The start last: what is deleted between the answers is missed by none of them.
+        # The start last, so that messages deleted between the answers are noticed.
         stable = self._offsets(places, latest, IsolationLevel.READ_COMMITTED)
         end = self._offsets(places, latest, IsolationLevel.READ_UNCOMMITTED)
         start = self._offsets(places, earliest, IsolationLevel.READ_UNCOMMITTED)
@@ -137,18 +137,18 @@ class Cluster:
 
     @_patiently
     def first_since(self, topic: str, moments: Collection[datetime]) -> dict[datetime, dict[int, int | None]]:
-        """For each moment and partition the first offset with a timestamp at or after it; None where there is none."""
-        found = {}
+        """For each moment and partition, the first offset with a timestamp at or after it; None where there is none."""
+        offsets = {}
         partitions = self.partitions(topic)
         for moment in sorted(moments):
-            asked = [TopicPartition(topic, partition, milliseconds(moment)) for partition in partitions]
+            places = [TopicPartition(topic, partition, milliseconds(moment)) for partition in partitions]
             with kafka_errors(f"asking for the offsets of {topic} by time"):
-                answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_SECONDS)
+                answers = self._consumer.offsets_for_times(places, timeout=TIMEOUT_SECONDS)
             for answer in answers:
                 if answer.error is not None:
                     raise translated(answer.error, f"asking for the offsets of {topic} by time")
-            found[moment] = {answer.partition: answer.offset if answer.offset >= 0 else None for answer in answers}
-        return found
+            offsets[moment] = {answer.partition: answer.offset if answer.offset >= 0 else None for answer in answers}
+        return offsets
 
     @_patiently
     def topic_config(self, topic: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ class Cluster:
         return {name: entry.value for name, entry in answer.items()}
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str], *, replication: int = -1) -> bool:
-        """Create a topic, and return when all can see it; False when it was there already.
+        """Create a topic, and wait until the brokers report it. Returns False when it existed already.
 
         A replication of -1 is the cluster's default.
         """
@@ -169,32 +169,32 @@ class Cluster:
             if topic in self.topics():
                 return False
             raise
-        seen = Retrying(
+        wait_until_visible = Retrying(
             retry=retry_if_exception_type((KafkaUnavailable, PreconditionError)),
             stop=stop_after_delay(_PATIENCE_SECONDS),
             wait=wait_random_exponential(multiplier=0.05, max=1),
             reraise=True,
         )
-        seen(self.logs, topic)
+        wait_until_visible(self.logs, topic)
         return True
 
     @_patiently
     def lag(self, topic: str, group: str) -> int:
-        """How many messages of the topic a consumer group has still to commit, over all partitions.
+        """How many messages of the topic a consumer group has not committed yet, over all partitions.
 
-        A partition in which it has committed nothing counts from the start of its log.
+        A partition without a commit counts from the start of its log.
         """
         logs = self.logs(topic)
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in logs])
-        answers: Any = self._result(self.admin.list_consumer_group_offsets([asked])[group], f"asking for the lag of {group}")
-        committed = {one.partition: one.offset for one in answers.topic_partitions if one.offset >= 0}
+        request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in logs])
+        answers: Any = self._result(self.admin.list_consumer_group_offsets([request])[group], f"asking for the lag of {group}")
+        committed = {place.partition: place.offset for place in answers.topic_partitions if place.offset >= 0}
         return sum(max(log.end - max(committed.get(partition, 0), log.start), 0) for partition, log in logs.items())
 
     @_patiently
     def has_member(self, group: str, instance: str) -> bool:
         """Whether a consumer group has a static member of this name."""
-        found: Any = self._result(self.admin.describe_consumer_groups([group])[group], f"looking at the group {group}")
-        return any(one.group_instance_id == instance for one in found.members)
+        description: Any = self._result(self.admin.describe_consumer_groups([group])[group], f"looking at the group {group}")
+        return any(member.group_instance_id == instance for member in description.members)
 
     def _result(self, answer: Future[Result], doing: str) -> Result:
         with kafka_errors(doing):
@@ -207,7 +207,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def no_cluster() -> Cluster:
-    """For pipelines without topics. Raises PreconditionError."""
+    """Stands for the cluster of pipelines without topics. Raises PreconditionError."""
     raise PreconditionError('no Kafka cluster is named: set BACKFILL_KAFKA, such as \'{"bootstrap.servers": "broker:9092"}\'')
 
 

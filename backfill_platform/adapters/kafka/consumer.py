@@ -1,7 +1,7 @@
-"""A consumer that is created for one repair: it handles what a topic has when it starts, and ends by itself.
+"""A consumer for one repair: it handles the messages that a topic has when it starts, and then ends.
 
-It is a static member of a consumer group of its own name, so a second one with the same name takes over and the first is told
-to stop. Where the handler sends messages onward, they and the offsets are committed in one transaction.
+It is a static member of a consumer group with its name, so a second one with the same name takes over and the first one stops.
+Where the handler sends messages onward, they and the offsets are committed in one transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backfill_platform.errors import KafkaUnavailable, TakenOver
 
 _BATCH = 5_000
 _SESSION_MS = 10_000
-# The only error that is fatal to a consumer is that of a static member whose place was taken.
+# The only error that is fatal to a consumer is that of a static member that was replaced.
 _FENCED = {
     KafkaError._FATAL,
     KafkaError.FENCED_INSTANCE_ID,
@@ -35,7 +35,7 @@ def _passes(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and may_pass(error.args[0])
 
 
-# Whoever coordinates the group or its transactions may have died a moment ago: another one takes over within seconds.
+# The coordinator of the group or of its transactions may have just died: another broker takes over within seconds.
 _patiently = Retrying(
     retry=retry_if_exception(_passes),
     stop=stop_after_delay(TIMEOUT_SECONDS),
@@ -46,7 +46,7 @@ _patiently = Retrying(
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it lies in its topic. `time` is its timestamp, UTC."""
+    """A message of a topic. `time` is its timestamp, UTC; 1970 for a message without one."""
 
     topic: str
     partition: int
@@ -73,7 +73,7 @@ Keep = Callable[[Sequence[Message]], None]
 
 @dataclass(frozen=True)
 class Drained:
-    """What one drain did: messages handled and sent onward, by it alone."""
+    """How many messages this drain alone has handled and sent onward."""
 
     handled: int
     sent: int
@@ -91,9 +91,10 @@ def drain(
 ) -> Drained:
     """Handle the messages that `topic` has now and that no drain of this name has committed, then end.
 
-    `keep` is called for every batch after the handler and before the offsets are committed; after a crash a batch may come a
-    second time, so it must not mind. `tell` hears how many messages are done, of how many.
-    Raises TakenOver when another drain of the name has started, KafkaUnavailable when the brokers are silent for a minute.
+    `keep` is called for every batch after the handler and before the offsets are committed; after a crash it may get a batch
+    a second time and must tolerate that. `tell` is called with the number of messages that are done, and of all.
+    Raises TakenOver when another drain of the name has started, KafkaUnavailable when the brokers do not answer for
+    `silence_seconds`.
     """
     logs = cluster.logs(topic)
     handled = sent = 0
@@ -133,10 +134,10 @@ def drain(
 
 
 def _is_alive(cluster: Cluster, name: str) -> bool:
-    """Whether somebody else is a member by our name.
+    """Whether another live process is a member with our name.
 
-    A coordinator that dies while we join leaves a membership behind that shuts us out, too. Nobody answers for it, so it ends
-    after the time that a session has. So does that of a drain that took over and is done: it leaves us nothing to do.
+    A coordinator that dies while we join may leave a membership behind that excludes us as well. It gets no heartbeat, so it
+    ends with the session time-out. The same holds for a drain that took over and has ended: it leaves nothing to do.
     """
     wait = Retrying(
         retry=retry_if_result(bool),
@@ -152,7 +153,7 @@ def _group(name: str) -> str:
 
 
 class _Onward:
-    """Commits offsets: with what was sent in one transaction if anything ever is, else by the consumer."""
+    """Commits offsets: in one transaction with the messages that were sent, or by the consumer where none were."""
 
     def __init__(self, cluster: Cluster, consumer: Consumer, name: str) -> None:
         self._cluster, self._consumer, self._name = cluster, consumer, name
@@ -223,25 +224,25 @@ class _Drain:
         self.handled = self.sent = 0
 
     def run(self, silence_seconds: float) -> None:
-        heard = time.monotonic()
-        known = False
+        last_answer = time.monotonic()
+        committed_known = False
         while True:
-            if not known and self._consumer.assignment():
+            if not committed_known and self._consumer.assignment():
                 self._learn_committed()
-                known = True
-            if known and all(self._reached[partition] >= end for partition, end in self._ends.items()):
+                committed_known = True
+            if committed_known and all(self._reached[partition] >= end for partition, end in self._ends.items()):
                 return
-            found = self._consumer.consume(_BATCH, 0.5)
-            if found:
-                heard = time.monotonic()
-                self._handle(found)
-            elif time.monotonic() - heard > silence_seconds:
+            polled = self._consumer.consume(_BATCH, 0.5)
+            if polled:
+                last_answer = time.monotonic()
+                self._handle(polled)
+            elif time.monotonic() - last_answer > silence_seconds:
                 raise KafkaUnavailable(
-                    f"draining {self._topic}: no answer for {silence_seconds:.0f} s; start it again, it goes on from here"
+                    f"draining {self._topic}: no answer for {silence_seconds:.0f} s; start it again, it continues from here"
                 )
 
     def _learn_committed(self) -> None:
-        """Where earlier drains of the name ended, and which partitions have nothing to read."""
+        """Read where earlier drains of the name ended, and which partitions have nothing to read."""
         places = [TopicPartition(self._topic, partition) for partition in self._ends]
         with kafka_errors(f"asking how far {self._topic} is drained"):
             for place in self._consumer.committed(places, timeout=TIMEOUT_SECONDS):
@@ -249,20 +250,22 @@ class _Drain:
                     self._reached[place.partition], place.offset, self._starts[place.partition]
                 )
 
-    def _handle(self, found: Sequence[Any]) -> None:
+    def _handle(self, polled: Sequence[Any]) -> None:
         messages, reached = [], {}
-        for one in found:
-            error = one.error()
+        for message_or_event in polled:
+            error = message_or_event.error()
             if error is None:
-                partition, offset = one.partition(), one.offset()
+                partition, offset = message_or_event.partition(), message_or_event.offset()
                 if offset < self._ends.get(partition, 0):
-                    messages.append(_message(one))
+                    messages.append(_message(message_or_event))
                     reached[partition] = offset + 1
                 else:
                     reached[partition] = self._ends.get(partition, 0)
             elif error.code() == KafkaError._PARTITION_EOF:
                 # Markers of transactions may lie between the last message and the end.
-                reached[one.partition()] = max(reached.get(one.partition(), 0), one.offset())
+                reached[message_or_event.partition()] = max(
+                    reached.get(message_or_event.partition(), 0), message_or_event.offset()
+                )
             elif error.fatal() or error.code() in _FENCED or not (error.retriable() or error.code() < 0):
                 raise KafkaException(error)
         sent = 0
@@ -278,14 +281,14 @@ class _Drain:
             self._tell(done, sum(end - self._starts[p] for p, end in self._ends.items()))
 
 
-def _message(found: Any) -> Message:
-    stamp = found.timestamp()[1]
+def _message(message: Any) -> Message:
+    stamp = message.timestamp()[1]
     return Message(
-        found.topic(),
-        found.partition(),
-        found.offset(),
+        message.topic(),
+        message.partition(),
+        message.offset(),
         datetime.fromtimestamp(max(stamp, 0) / 1000, UTC),
-        found.key(),
-        found.value(),
-        dict(found.headers() or ()),
+        message.key(),
+        message.value(),
+        dict(message.headers() or ()),
     )

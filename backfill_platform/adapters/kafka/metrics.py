@@ -1,4 +1,4 @@
-"""The figures of a replay for Prometheus, served while it runs."""
+"""Prometheus metrics of a replay, served while it runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from backfill_platform.errors import UsageError
 
 @contextmanager
 def served(port: int, replay: str) -> Iterator[Callable[[Progress], None]]:
-    """Gives what takes the progress of a replay, and serves it at `/metrics` of the port, on the loopback address.
+    """Serve the metrics at `/metrics` of the port, on the loopback address; yields the function that updates them.
 
-    Every figure has the label `replay`. Raises UsageError when the port is taken.
+    Every metric has the label `replay`. Raises UsageError when the port is taken.
     """
     registry = CollectorRegistry()
 
@@ -32,22 +32,22 @@ def served(port: int, replay: str) -> Iterator[Callable[[Progress], None]]:
     for unknown in (left, watermark):
         unknown.set(float("nan"))
 
-    def tell(one: Progress) -> None:
-        selected.set(one.total)
-        acknowledged.set(one.acknowledged)
-        sent.set(one.bytes)
-        pace.set(one.per_second)
-        left.set(float("nan") if one.seconds_left is None else one.seconds_left)
-        paused.set(bool(one.paused))
-        # At the end nothing is left to be behind of: it stays where it was.
-        if one.watermark is not None:
-            watermark.set(one.watermark / 1e6)
+    def tell(progress: Progress) -> None:
+        selected.set(progress.total)
+        acknowledged.set(progress.acknowledged)
+        sent.set(progress.bytes)
+        pace.set(progress.per_second)
+        left.set(float("nan") if progress.seconds_left is None else progress.seconds_left)
+        paused.set(bool(progress.paused))
+        # At the end there is no watermark: the metric keeps its last value.
+        if progress.watermark is not None:
+            watermark.set(progress.watermark / 1e6)
 
     try:
         server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:
         raise UsageError(
-            f"figures cannot be served on port {port} ({error.strerror}); choose another --metrics-port"
+            f"metrics cannot be served on port {port} ({error.strerror}); choose another --metrics-port"
         ) from error
     try:
         yield tell

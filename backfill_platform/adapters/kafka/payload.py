@@ -19,7 +19,7 @@ Decode = Callable[[bytes], str]
 
 @dataclass(frozen=True)
 class Text:
-    """UTF-8 text, such as JSON without a registry: the parser gets it as it is."""
+    """UTF-8 text, such as JSON without a registry: the parser gets it unchanged."""
 
     def decoder(self, topic: str, registry: Mapping[str, str]) -> Decode | None:
         """None: Spark decodes it."""
@@ -66,9 +66,9 @@ class Protobuf:
 
         def fields(value: bytes, context: Any) -> Any:
             message = decode(value, context)
-            # A field of the value 0 is not on the wire, and none the less there.
-            found = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-            return _with_numbers(found, message.DESCRIPTOR)
+            # A field with the value 0 is not on the wire, but belongs to the message.
+            values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+            return _with_numbers(values, message.DESCRIPTOR)
 
         return _as_json(fields, topic)
 
@@ -94,24 +94,24 @@ def _as_json(decode: Callable[[bytes, Any], Any], topic: str) -> Decode:
 
 
 def _with_numbers(value: Any, declared: Any) -> Any:
-    """Protobuf's JSON writes 64-bit numbers as texts, for JavaScript's sake; we read them as numbers."""
+    """Turn 64-bit numbers, which Protobuf's JSON writes as text because of JavaScript, back into numbers."""
     if not isinstance(value, dict) or declared.GetOptions().map_entry:
         return value
     for field in declared.fields:
-        found = value.get(field.name)
-        if found is None:
+        item = value.get(field.name)
+        if item is None:
             continue
         if field.message_type is not None:
-            many = isinstance(found, list)
-            inside = [_with_numbers(one, field.message_type) for one in (found if many else [found])]
+            many = isinstance(item, list)
+            inside = [_with_numbers(element, field.message_type) for element in (item if many else [item])]
             value[field.name] = inside if many else inside[0]
         elif field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
-            value[field.name] = [int(one) for one in found] if isinstance(found, list) else int(found)
+            value[field.name] = [int(element) for element in item] if isinstance(item, list) else int(item)
     return value
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for: times as ISO 8601, numbers that must stay exact as text, bytes in base64."""
+    """Values that JSON has no type for: times as ISO 8601, decimals as text to stay exact, bytes in base64."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

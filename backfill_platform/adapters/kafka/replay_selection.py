@@ -1,6 +1,6 @@
-"""What a replay sends, frozen before the first message: ordered files, and a manifest that is written last.
+"""The messages that a replay sends, fixed before the first one is sent: ordered files, and a manifest that is written last.
 
-A replay that died goes on with the same files, so every message keeps its position.
+A replay that died continues with the same files, so every message keeps its position.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ROWS = 20_000
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was selected from one pipeline: for whom, how much by hour, and from where on the topic is ours.
+    """What was selected from one pipeline: for which replay and topic, and how many messages.
 
-    `counts` are the rows of each event hour (`1998-04-30T22`), `margins` how many of these lie outside the
-    owning hours that were asked for. `begins` are the ends of the topic's partitions when the replay began.
+    `counts` are the rows of each event hour (`1998-04-30T22`), `margins` how many of these lie outside the requested owning
+    hours. `begins` are the end offsets of the topic's partitions when the replay began.
     """
 
     replay: str
@@ -40,7 +40,7 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """All messages."""
+        """The number of all messages."""
         return sum(self.counts.values())
 
 
@@ -61,14 +61,14 @@ class Selection:
         return f"{self.uri}/rows"
 
     def discard_rows(self) -> None:
-        """Delete rows without a manifest: whoever selected them died."""
+        """Delete rows without a manifest: the process that selected them died."""
         if self._filesystem.get_file_info(f"{self._path}/rows").type is not pyarrow.fs.FileType.NotFound:
             self._filesystem.delete_dir(f"{self._path}/rows")
 
     def row_files(self) -> tuple[str, ...]:
         """The files of rows, in their order."""
         selector = pyarrow.fs.FileSelector(f"{self._path}/rows", allow_not_found=True)
-        return tuple(sorted(one.path for one in self._filesystem.get_file_info(selector) if one.path.endswith(".parquet")))
+        return tuple(sorted(info.path for info in self._filesystem.get_file_info(selector) if info.path.endswith(".parquet")))
 
     def column(self, *names: str) -> pa.Table:
         """Columns of all rows, in order."""
@@ -76,16 +76,16 @@ class Selection:
         return pa.concat_tables(files) if files else pa.table({name: [] for name in names})
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest: from now on the selection is frozen."""
+        """Write the manifest: from now on the selection is fixed."""
         self._write("manifest.json", asdict(manifest))
 
     def manifest(self) -> Manifest | None:
-        """The manifest, None where nothing was selected to its end."""
-        found = self._read("manifest.json")
-        return None if found is None else Manifest(**{**found, "files": tuple(found["files"])})
+        """The manifest, None where no selection was completed."""
+        stored = self._read("manifest.json")
+        return None if stored is None else Manifest(**{**stored, "files": tuple(stored["files"])})
 
     def batches(self, manifest: Manifest) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-        """The rows in order, in portions: the position of the first one, and its columns as lists."""
+        """The rows in order, in portions: the position of the first row, and the columns as lists."""
         position = 0
         for path in manifest.files:
             with pq.ParquetFile(path, filesystem=self._filesystem) as file:
@@ -94,15 +94,15 @@ class Selection:
                     position += batch.num_rows
 
     def set_limits(self, limits: Limits) -> None:
-        """Change the limits of the replay, also while it runs. Raises UsageError when there is no such replay."""
+        """Change the limits of the replay, even while it runs. Raises UsageError when there is no such replay."""
         if self.manifest() is None:
             raise UsageError(f"there is no replay with rows in {self.uri}")
         self._write("limits.json", asdict(limits))
 
     def limits(self) -> Limits | None:
         """The limits that were set last, None where there are none."""
-        found = self._read("limits.json")
-        return None if found is None else Limits(**found)
+        stored = self._read("limits.json")
+        return None if stored is None else Limits(**stored)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         self._filesystem.create_dir(self._path, recursive=True)

@@ -1,7 +1,7 @@
-"""Ranges of offsets as rows of Spark: read by tasks side by side, in Arrow batches, without a consumer group.
+"""Ranges of offsets as rows of Spark: parallel tasks read them in Arrow batches, without a consumer group.
 
-Every task reads its own range from the partition's leader and stops at its end, so reading twice gives the same rows as long as
-the topic keeps them.
+Every task reads its own range from the partition's leader and stops at its end, so reading again gives the same rows while the
+topic retains them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True)
 class _Reading:
-    """What every task needs to know. It travels as a pickle: settings of the cluster may be secrets, options are shown."""
+    """The parameters of every task. They are pickled: cluster settings may be secrets, and Spark shows options."""
 
     topic: str
     config: Mapping[str, str]
@@ -86,9 +86,9 @@ def read_messages(
     config: Mapping[str, str],
     registry: Mapping[str, str],
 ) -> DataFrame:
-    """The messages of the slices, with `decoded` and `poison` (why it cannot be decoded) where a registry decodes them."""
+    """The messages of the slices. Where a registry decodes them, with `decoded` or `poison`: why it cannot be decoded."""
     name = f"kafka_{uuid4().hex}"
-    reading = _Reading(topic, dict(config), dict(registry), value, tuple(one for one in slices if one.start < one.end))
+    reading = _Reading(topic, dict(config), dict(registry), value, tuple(piece for piece in slices if piece.start < piece.end))
     source = type("Messages", (_Messages,), {"reading": reading, "name": classmethod(lambda cls: name)})
     if not reading.slices:
         return spark.createDataFrame([], _SCHEMA)
@@ -97,16 +97,16 @@ def read_messages(
 
 
 def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
-    """The messages of a slice that are committed, as Arrow batches.
+    """The committed messages of a slice, as Arrow batches.
 
-    Raises KafkaUnavailable when the broker is silent for a minute, and PreconditionError when offsets are gone.
+    Raises KafkaUnavailable when the broker does not answer for a minute, and PreconditionError when offsets are gone.
     """
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+    from confluent_kafka import Consumer, TopicPartition
 
     decode = reading.value.decoder(reading.topic, reading.registry)
     consumer = Consumer(
         {
-            # What is fetched beyond the end of a slice, another task fetches again.
+            # Small fetches: what lies beyond the end of a slice, another task fetches again.
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
             **PROMPT,
@@ -123,28 +123,14 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
         silent, done, at = 0.0, False, piece.start
         while not done:
             # Not more than the slice can have: the client waits for as many as it is asked for.
-            found = consumer.consume(min(_BATCH, piece.end - at), 1.0)
-            silent = 0.0 if found else silent + 1.0
+            polled = consumer.consume(min(_BATCH, piece.end - at), 1.0)
+            silent = 0.0 if polled else silent + 1.0
             if silent >= _SILENCE_SECONDS:
                 raise KafkaUnavailable(
                     f"topic {reading.topic}, partition {piece.partition}: no answer for {_SILENCE_SECONDS:.0f} seconds while "
-                    f"reading offsets {piece.start} to {piece.end}; look at the brokers, then try again"
+                    f"reading offsets {piece.start} to {piece.end}; check the brokers, then try again"
                 )
-            messages = []
-            for message in found:
-                error = message.error()
-                if error is None:
-                    messages.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # Markers of transactions take offsets, too: the end may be behind the last message.
-                    done = message.offset() >= piece.end
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    raise PreconditionError(
-                        f"topic {reading.topic}, partition {piece.partition}, no longer retains offset {at}: it was deleted "
-                        "while it was read. Land the hours again: those that the topic still has will land"
-                    )
-                elif not error.retriable():
-                    raise translated(error, f"reading topic {reading.topic}, partition {piece.partition}")
+            messages, done = _messages_of(polled, reading.topic, piece, at)
             if messages:
                 at = messages[-1].offset() + 1
             if at >= piece.end:
@@ -156,12 +142,37 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
         consumer.close()
 
 
+def _messages_of(polled: Sequence[Message], topic: str, piece: Slice, at: int) -> tuple[list[Message], bool]:
+    """The messages among what was polled from offset `at` on, and whether the end of the slice was reported.
+
+    Raises PreconditionError when offsets are gone, and the translated error for one that does not pass.
+    """
+    from confluent_kafka import KafkaError
+
+    messages, done = [], False
+    for message in polled:
+        error = message.error()
+        if error is None:
+            messages.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            # Markers of transactions take offsets, too: the end may be behind the last message.
+            done = message.offset() >= piece.end
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise PreconditionError(
+                f"topic {topic}, partition {piece.partition}, no longer retains offset {at}: it was deleted "
+                "while it was read. Land the hours again: those that the topic still has will land"
+            )
+        elif not error.retriable():
+            raise translated(error, f"reading topic {topic}, partition {piece.partition}")
+    return messages, done
+
+
 def error_of_task(error: Exception) -> BackfillError | None:
-    """The error that a reading task has raised, from Spark's report of it; None where it was another one."""
+    """The error of ours that a reading task has raised, from Spark's report of it; None where it is another one."""
     kinds = (KafkaUnavailable, PreconditionError)
     for kind in kinds:
-        _, found, text = str(error).partition(f"{kind.__module__}.{kind.__name__}: ")
-        if found:
+        _, separator, text = str(error).partition(f"{kind.__module__}.{kind.__name__}: ")
+        if separator:
             return kind(text.splitlines()[0])
     return None
 
@@ -212,5 +223,5 @@ def _headers(headers: Any) -> str | None:
 
 
 def headers_of(text: str | None) -> list[tuple[str, bytes | None]]:
-    """The headers of a text that was made when they were read."""
+    """The headers from the JSON text of `kafka_headers`."""
     return [(name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text or "[]")]

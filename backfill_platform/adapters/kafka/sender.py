@@ -1,11 +1,11 @@
-"""Sending what was selected to backfill topics: in the order of event time, side by side, and paced.
+"""Sending the selected messages to backfill topics: in the order of event time, all topics together, and paced.
 
-Every message carries its position in the selection. The topic itself is the record of progress: whoever goes on after a crash
-reads how far each partition got, and sends what comes after it. Nothing is sent twice by that.
+Every message carries its position in the selection. The topic itself is the record of progress: after a crash, the next
+attempt reads how far each partition got and sends the rest, so a restart sends nothing twice.
 
-What a client sends again because a broker died before it answered is another matter: brokers tell by the time of the messages
-whether they still know the sender (Kafka's ProducerStateManager, `producer.id.expiration.ms`, a day), and those of a replay are
-old. Only a sender whose transaction is open is known for longer.
+A client may still send a message twice when a broker dies before it answers: brokers forget a sender by the time of its
+messages (Kafka's ProducerStateManager, `producer.id.expiration.ms`, a day), and those of a replay are old. They only remember a
+sender for longer while its transaction is open.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _TAIL = 2_000
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a replay has come: messages acknowledged, of all; the event time (µs) that all sources have reached.
+    """The progress of a replay: messages acknowledged, of all; `watermark` is the event time (µs) that all sources reached.
 
-    Of the acknowledged ones, so many were there `before` this attempt.
+    `before` of the acknowledged messages were sent by earlier attempts. `seconds` is how long this attempt runs.
     """
 
     acknowledged: int
@@ -59,19 +59,21 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before there is one."""
+        """Seconds to the end at the pace so far; None before there is one."""
         return (self.total - self.acknowledged) / self.per_second if self.per_second else None
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {timedelta(seconds=round(self.seconds_left))} left"
-        held = f"; paused: {self.paused}" if self.paused else ""
-        return f"{self.acknowledged:,} of {self.total:,} messages, {self.per_second:,.0f} per second{left}{held}"
+        pause = f"; paused: {self.paused}" if self.paused else ""
+        return f"{self.acknowledged:,} of {self.total:,} messages, {self.per_second:,.0f} per second{left}{pause}"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to send. `max_misalignment` is the most event time (µs) by which any message may be ahead of one that is not
-    acknowledged yet, in whatever topic or partition: it bounds the disorder that consumers see, too.
+    """How to send.
+
+    `max_misalignment` is the most event time (µs) by which a message may be ahead of one that is not acknowledged yet, in any
+    topic or partition: it also bounds the disorder that consumers see.
 
     With `lag_group`, sending pauses while that consumer group is more than `max_lag` messages behind on a topic.
     """
@@ -94,7 +96,7 @@ class _Portion:
     left: int = 0
 
     def acknowledged(self, error: KafkaError | None, message: Any) -> None:
-        # Called for every message: it must not do more.
+        # Called for every message, so it must stay this short.
         if error is not None:
             self.lane.errors.append(error)
         else:
@@ -103,7 +105,7 @@ class _Portion:
 
 @dataclass
 class Lane:
-    """One pipeline's messages on their way to its topic."""
+    """One pipeline's messages that are sent to its topic; `done` has the last position already sent in each partition."""
 
     selection: Selection
     manifest: Manifest
@@ -127,11 +129,11 @@ class Lane:
                     return
                 self.skipped[self._columns["hour"][self._at]] += 1
                 self._at += 1
-            found = next(self._batches, None)
-            if found is None:
+            batch = next(self._batches, None)
+            if batch is None:
                 self._size = self._at = 0
                 return
-            self._start, self._columns = found
+            self._start, self._columns = batch
             self._at, self._size = 0, len(self._columns["moment"])
 
     @property
@@ -149,13 +151,13 @@ class Lane:
 
     def acknowledged(self) -> Counter[str]:
         """How many messages of each hour the brokers have acknowledged to this attempt."""
-        found = Counter(self._whole)
+        counts = Counter(self._whole)
         for portion in self.sent:
-            found[portion.hour] += portion.size - portion.left
-        return found
+            counts[portion.hour] += portion.size - portion.left
+        return counts
 
     def send(self, producer: Producer, most: int, available_until: int) -> tuple[int, int]:
-        """Hand over messages of one hour up to an event time, at most so many; how many, and their bytes."""
+        """Send at most `most` messages of one hour, up to an event time (µs); returns their number and their bytes."""
         columns, begin = self._columns, self._at
         moments, hours = columns["moment"], columns["hour"]
         hour = hours[begin]
@@ -164,7 +166,7 @@ class Lane:
             end += 1
         portion = _Portion(self, moments[begin], hour)
         self.sent.append(portion)
-        sent_bytes, told, done = 0, portion.acknowledged, self.done
+        sent_bytes, on_delivery, done = 0, portion.acknowledged, self.done
         topic, produce = self.manifest.topic, producer.produce
         same = [(REPLAY_HEADER, self.manifest.replay.encode()), (HOUR_HEADER, hour.encode())]
         names = ("partition", "key", "value", "stamp", "headers", "origin", "margin")
@@ -185,7 +187,7 @@ class Lane:
             sent_bytes += len(value or b"") + len(key or b"")
             while True:
                 try:
-                    produce(topic, value, key, partition, on_delivery=told, timestamp=stamp, headers=headers)
+                    produce(topic, value, key, partition, on_delivery=on_delivery, timestamp=stamp, headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -204,10 +206,10 @@ def send(
     tell: Callable[[Progress], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all lanes to their end. What was acknowledged, the lanes know.
+    """Send all lanes to their end; the lanes count what was acknowledged.
 
-    Raises KafkaUnavailable or PreconditionError when a message cannot be delivered; what was acknowledged stays, and sending
-    again goes on after it.
+    Raises KafkaUnavailable or PreconditionError when a message cannot be delivered; acknowledged messages stay, and sending
+    again continues after them.
     """
     producer = Producer(
         {
@@ -256,7 +258,7 @@ class _Sending:
         self._tell(self._progress(None))
 
     def _send_some(self, reached: int) -> bool:
-        """Send a portion of the lane that is most behind; False when there is nothing to send now."""
+        """Send a portion of the lane that is furthest behind; False when nothing can be sent now."""
         ready = [(moment, n) for n, lane in enumerate(self._lanes) if (moment := lane.next_moment) is not None]
         available_until = reached + self._options.max_misalignment
         if not ready or min(ready)[0] > available_until or self._paused:
@@ -277,7 +279,7 @@ class _Sending:
         return True
 
     def _look(self, reached: int) -> None:
-        """Once a second: tell the progress, read the limits, see how far consumers are."""
+        """Once a second: report the progress, read the limits, check the lag of consumers."""
         now = self._clock()
         if now - self._looked < _LOOK_SECONDS:
             return
@@ -293,7 +295,7 @@ class _Sending:
         if not group:
             return ""
         lag = max(self._cluster.lag(lane.manifest.topic, group) for lane in self._lanes)
-        # Until half of it is worked off, so that it does not go on and off with every message.
+        # Wait until half of it is consumed, so that sending does not start and stop with every message.
         self._lagging = lag > (self._options.max_lag // 2 if self._lagging else self._options.max_lag)
         return f"{group} is {lag:,} messages behind" if self._lagging else ""
 
@@ -317,11 +319,13 @@ class _Sending:
 
 @contextmanager
 def _transactions(producer: Producer, on: bool) -> Iterator[None]:
-    """The last transaction is committed with the block, or everything is flushed where there are none."""
+    """Commit the last transaction at the end of the block; without transactions, flush all messages."""
     if not on:
         yield
         if producer.flush(TIMEOUT_SECONDS):
-            raise KafkaUnavailable("not all messages were acknowledged in time; send again, it goes on where this one ended")
+            raise KafkaUnavailable(
+                "not all messages were acknowledged in time; send again, it continues where this attempt ended"
+            )
         return
     with kafka_errors("beginning a transaction"):
         producer.init_transactions(TIMEOUT_SECONDS)
@@ -339,24 +343,24 @@ def _transactions(producer: Producer, on: bool) -> Iterator[None]:
 def positions(cluster: Cluster, manifest: Manifest, *, fenced: bool = False) -> dict[int, int]:
     """The last position of the replay in each partition of its topic; partitions without one are absent.
 
-    With `fenced`, a transaction that a dead process has left open is aborted first.
+    With `fenced`, an open transaction of a dead process is aborted first.
     """
     if fenced:
         name = f"backfill-{manifest.replay}"
         with kafka_errors("taking over the transactions of the replay"):
             Producer({**cluster.config, "transactional.id": name, "log_level": 2}).init_transactions(TIMEOUT_SECONDS)
     begins = {int(partition): offset for partition, offset in manifest.begins.items()}
-    found: dict[int, int] = {}
+    last_positions: dict[int, int] = {}
     for partition, log in cluster.logs(manifest.topic).items():
         begin = max(begins.get(partition, 0), log.start)
         end, size = log.stable, _TAIL
-        while begin < end and partition not in found:
+        while begin < end and partition not in last_positions:
             start = max(begin, end - size)
             for headers in _headers(cluster, manifest.topic, partition, start, end):
                 if headers.get(REPLAY_HEADER) == manifest.replay.encode():
-                    found[partition] = max(found.get(partition, -1), int(headers[POSITION_HEADER]))
+                    last_positions[partition] = max(last_positions.get(partition, -1), int(headers[POSITION_HEADER]))
             end, size = start, size * 4
-    return found
+    return last_positions
 
 
 def _headers(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[dict[str, bytes]]:

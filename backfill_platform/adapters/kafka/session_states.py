@@ -1,4 +1,4 @@
-"""State topics: compacted by key, so that whoever reads one from its start has the newest state of each key."""
+"""State topics: compacted by key, so that a consumer that reads one from its start gets the newest state of each key."""
 
 import json
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ _PARTITIONS = 4
 
 @dataclass(frozen=True)
 class State:
-    """What is known of a key, as a value for JSON."""
+    """The state of a key, as a value for JSON."""
 
     key: str
     value: dict[str, Any]
 
 
 def send_states(cluster: Cluster, topic: str, states: Sequence[State]) -> None:
-    """Send the states, and return when the brokers have all of them; the topic is made where it is missing.
+    """Send the states, and wait until the brokers have all of them; a missing topic is created.
 
     Raises KafkaUnavailable or PreconditionError.
     """
@@ -30,7 +30,7 @@ def send_states(cluster: Cluster, topic: str, states: Sequence[State]) -> None:
         cluster.create_topic(topic, _PARTITIONS, {"cleanup.policy": "compact"})
     errors: list[KafkaError] = []
 
-    def told(error: KafkaError | None, message: Any) -> None:
+    def on_delivery(error: KafkaError | None, message: Any) -> None:
         if error is not None:
             errors.append(error)
 
@@ -38,12 +38,12 @@ def send_states(cluster: Cluster, topic: str, states: Sequence[State]) -> None:
     for state in states:
         while True:
             try:
-                producer.produce(topic, json.dumps(state.value).encode(), state.key.encode(), on_delivery=told)
+                producer.produce(topic, json.dumps(state.value).encode(), state.key.encode(), on_delivery=on_delivery)
                 break
             except BufferError:
                 producer.poll(0.1)
-    left = producer.flush(TIMEOUT_SECONDS)
+    unacknowledged = producer.flush(TIMEOUT_SECONDS)
     if errors:
         raise translated(errors[0], f"sending states to {topic}")
-    if left:
-        raise KafkaUnavailable(f"{left} states of {topic} were not acknowledged in time; hand over again")
+    if unacknowledged:
+        raise KafkaUnavailable(f"{unacknowledged} states of {topic} were not acknowledged in time; hand over again")

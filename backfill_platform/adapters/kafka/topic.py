@@ -1,7 +1,7 @@
 """A Kafka topic as the source of a pipeline: an ingestion hour is a range of offsets in each partition.
 
-A range goes from the first message with a timestamp in the hour to the first with one in a later hour, so whatever the
-timestamps do, every message belongs to exactly one hour (`domain/offsets.py`).
+A range goes from the first message with a timestamp in the hour to the first with one in a later hour, so every message belongs
+to exactly one hour, also where timestamps are out of order (`domain/offsets.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backfill_platform.errors import PreconditionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# What the rows of a topic have besides the columns of a file's lines.
+# Columns that rows of a topic have in addition to those of a file's lines.
 MESSAGE_COLUMNS = (
     "kafka_topic",
     "kafka_partition",
@@ -34,7 +34,7 @@ MESSAGE_COLUMNS = (
     "kafka_headers",
     "kafka_payload",
 )
-_MOST_MESSAGES = 250_000  # of one task
+_MOST_MESSAGES = 250_000  # read by one task
 
 LandedTo = Callable[[datetime], Mapping[int, int]]
 
@@ -43,8 +43,8 @@ LandedTo = Callable[[datetime], Mapping[int, int]]
 class KafkaTopic:
     """A topic whose messages are the events of a pipeline; the parser gets each payload as `line`, decoded by `value`.
 
-    `backfill` is where replays of the pipeline go, and where it reads from instead of `topic` with BACKFILL_SOURCE=backfill; it
-    is the topic's name with `.backfill` if not given. Which cluster it is, is a setting: BACKFILL_KAFKA.
+    `backfill` is the topic of replays, which the pipeline reads instead of `topic` with BACKFILL_SOURCE=backfill; by default
+    the topic's name with `.backfill`. The setting BACKFILL_KAFKA names the cluster.
     """
 
     topic: str
@@ -57,23 +57,23 @@ class KafkaTopic:
         return self.backfill or f"{self.topic}.backfill"
 
     def files(self, hours: HourRange) -> tuple[str, ...]:
-        """In words, what the hours are landed from."""
+        """The source of the hours, as text."""
         return (f"Kafka topic {self.topic}",)
 
     def open(self, cluster: OpenCluster, clock: Callable[[], datetime], landed_to: LandedTo, *, backfill: bool) -> TopicReader:
-        """The topic, ready to be read: that of replays with `backfill`.
+        """A reader of the topic, or with `backfill` of the topic of replays.
 
-        `landed_to` gives, for the end of an hour, the offsets that it was landed up to.
+        `landed_to` gives, for the end of an hour, the offsets up to which the hour was landed, by partition.
         """
         return TopicReader(self.backfill_topic if backfill else self.topic, self.value, cluster(), clock, landed_to)
 
 
 class TopicReader:
-    """A topic of a cluster, as landing reads it. What it has is asked once."""
+    """A topic of a cluster, as landing reads it. Its offsets are read once."""
 
     missing_place = "kafka_time: not within an hour"
     undecodable = "payload: cannot be decoded"
-    cheap_to_read = False  # what was read is kept while it lands
+    cheap_to_read = False  # the rows are cached while they land
 
     def __init__(
         self, topic: str, value: Payload, cluster: Cluster, clock: Callable[[], datetime], landed_to: LandedTo
@@ -95,13 +95,13 @@ class TopicReader:
     def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
         """The hours that cannot be landed, with the reason: not over, held back by a transaction, or no longer retained."""
         now = self._clock()
-        found = {}
+        reasons = {}
         for hour in hours:
             if hour + HOUR > now:
-                found[hour] = f"the hour is not over: it is {now:%Y-%m-%dT%H:%M} UTC"
+                reasons[hour] = f"the hour is not over: it is {now:%Y-%m-%dT%H:%M} UTC"
             elif reason := self._why_not(hour):
-                found[hour] = reason
-        return found
+                reasons[hour] = reason
+        return reasons
 
     def _why_not(self, hour: datetime) -> str:
         try:
@@ -124,7 +124,7 @@ class TopicReader:
         return ""
 
     def _all_retained(self, hour: datetime, span: Span, log: Log) -> bool:
-        """Whether nothing of the hour was deleted though the log begins with it: by what landed before, or by its settings."""
+        """Whether the log, which begins with the hour, has all of it: judged by earlier landings or by the topic's settings."""
         landed = self._landed_to(hour).get(span.partition)
         if landed is not None and log.start <= landed:
             return True
@@ -137,7 +137,7 @@ class TopicReader:
         return self._cluster.topic_config(self._topic)
 
     def lines(self, spark: SparkSession, hours: Collection[datetime]) -> DataFrame:
-        """Columns `line`, `undecodable`, `file_hour` and those of the message; each message once."""
+        """The messages of the hours, each once: `line`, `undecodable`, `file_hour` and the columns of the message."""
         slices = [
             Slice(hour, span.partition, start, min(start + _MOST_MESSAGES, span.end))
             for hour in sorted(hours)
@@ -156,11 +156,11 @@ class TopicReader:
         )
 
     def ingestion_hour(self, event_time: Column) -> Column:
-        """The hour of the message's offset, whenever the event happened."""
+        """The hour of the message's offset, regardless of the time of the event."""
         return F.col("file_hour")
 
     def payload(self) -> Column:
-        """What a quarantine row keeps: the message with its place, as JSON; key and payload are exact, in base64."""
+        """The payload of a quarantine row: the message with its position, as JSON; key and payload in base64."""
         return F.to_json(
             F.struct(
                 *(F.col(f"kafka_{name}").alias(name) for name in ("topic", "partition", "offset", "time")),

@@ -1,4 +1,4 @@
-"""Attribution to the last touch: which impression an event goes back to, as one shuffle by key."""
+"""Attribution to the last touch: which impression an event belongs to, with one shuffle by key."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def with_last_touch(
 ) -> DataFrame:
     """The events with `touch`, a struct of time and name: the latest touch of their key at or before them.
 
-    An event goes back to a touch at `t` when it lies in `[t, t + within)` and no later touch lies between; touches of one
-    instant are ordered by `name`. It is NULL where there is none, and a touch goes back to itself.
+    An event belongs to a touch at `t` when it lies in `[t, t + within)` and no later touch lies between; touches at the same
+    instant are ordered by `name`. `touch` is NULL for an event without one, and a touch belongs to itself.
 
     For rows that are owned by the touch, no lookback and a lookahead of `within` are exact: both the events of a touch and the
-    later touches that could take them away lie in `[t, t + within)`.
+    later touches that could take them over lie in `[t, t + within)`.
     """
     own = F.when(is_touch, F.struct(time, name))
     # The greatest so far is the latest one. The range frame takes in all rows of the instant, whichever comes first.

@@ -1,8 +1,8 @@
 """The checks of a table, as Spark columns that one pass evaluates.
 
-Each row rule is a boolean column: rows that fail any are set aside with the names of what failed, and all counts come from one
-aggregation. Hour rules are boolean aggregates of the same kind. What cannot be a column is a `PanderaRule`, which costs a pass
-of its own over every hour. `schema_rules` makes all three from a pandera schema; nothing is silently unchecked.
+Each row rule is a boolean column: rows that fail any of them are set aside with the names of these rules, and all counts come
+from one aggregation. Hour rules are boolean aggregates. A check that cannot be a column is a `PanderaRule`, which costs an
+extra pass over every hour. `schema_rules` makes all three from a pandera schema; no check is left out silently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AUDIT_CHECKS = (ROWS_VALID, ROWS_ADD_UP)  # the checks that every table has
 
 @dataclass(frozen=True)
 class RowRule:
-    """A rule that every row must meet; rows that do not (or for which it is NULL) go to quarantine."""
+    """A rule that every row must meet; rows for which it is false or NULL go to quarantine."""
 
     name: str
     holds: Callable[[], Column]
@@ -54,13 +54,16 @@ class PanderaRule:
     description: str = ""
 
     def find_error(self, frame: DataFrame) -> str:
-        """What pandera says against the rows, or nothing. Whatever is not a clean verdict counts as an error."""
-        # The environment can switch pandera off, or down to column types: here it runs whole.
+        """The errors that pandera reports for the rows, empty for none. An unclear result counts as an error.
+
+        Raises SpecError when pandera cannot run the check.
+        """
+        # The environment can switch pandera off, or reduce it to column types: here all of it runs.
         depth = ValidationDepth.SCHEMA_AND_DATA
         with config_context(validation_enabled=True, validation_depth=depth, use_narwhals_backend=False):
             try:
                 errors = self.schema.validate(frame).pandera.errors
-            except TypeError as error:  # pandera lets these through: the check cannot take what it is given
+            except TypeError as error:  # pandera does not catch these: the check cannot take its argument
                 hint = "annotate a function of a column with `-> Column`"
                 raise SpecError(f"pandera cannot run the check '{self.name}': {error}; {hint}") from error
         return "" if errors == {} else str(errors or "pandera gave no verdict")
@@ -82,23 +85,23 @@ class Rules:
 
 
 def check_name(rule: str) -> str:
-    """A rule's name as Dagster takes it."""
+    """A rule's name with underscores in place of characters that Dagster does not accept."""
     return "".join(letter if letter.isalnum() else "_" for letter in rule)
 
 
 def require_columns(frame: DataFrame, rules: Rules, table: str) -> DataFrame:
     """The frame with exactly the declared columns, in declared order.
 
-    Raises SpecError naming every missing, extra or wrongly typed column: a transform that returns something else than its
-    schema says is a mistake in the pipeline, not in the data.
+    Raises SpecError naming every missing, extra or wrongly typed column: a transform that does not return its schema is a
+    mistake in the pipeline, not in the data.
     """
-    found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    problems = [f"'{name}' is missing" for name in rules.columns if name not in found]
-    problems += [f"'{name}' is not declared" for name in found if name not in rules.columns]
+    actual = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    problems = [f"'{name}' is missing" for name in rules.columns if name not in actual]
+    problems += [f"'{name}' is not declared" for name in actual if name not in rules.columns]
     problems += [
-        f"'{name}' is {found[name]}, declared {declared}"
+        f"'{name}' is {actual[name]}, declared {declared}"
         for name, declared in rules.columns.items()
-        if name in found and found[name] != declared
+        if name in actual and actual[name] != declared
     ]
     if problems:
         raise SpecError(f"{table}: the columns differ from its schema: {'; '.join(problems)}")
@@ -111,14 +114,14 @@ def mark_failures(frame: DataFrame, rules: Rules) -> DataFrame:
     if not rules.rows:
         return frame.withColumn(FAILED, empty)
     verdicts = [rule.holds() for rule in rules.rows]
-    # A NULL verdict falls into `otherwise`, both times: what is not known to hold has failed. The names of what failed are only
-    # put together for rows that failed something, which halves the time.
+    # A NULL verdict falls into `otherwise`, both times: a rule that is not known to hold has failed. The names of failed rules
+    # are only put together for rows that failed one, which halves the time.
     marks = [F.when(holds, F.lit(None)).otherwise(F.lit(rule.name)) for rule, holds in zip(rules.rows, verdicts, strict=True)]
     failed = F.when(reduce(and_, verdicts), empty).otherwise(F.array_compact(F.array(*marks)))
     return frame.withColumn(FAILED, failed)
 
 
 def is_good() -> Column:
-    """Whether a marked row failed nothing."""
+    """Whether a row marked by `mark_failures` failed no rule."""
     verdict: Column = F.size(FAILED) == 0
     return verdict

@@ -1,7 +1,7 @@
-"""Events, each once however often it was delivered, and the counts of what went in and came out.
+"""Events without further deliveries of the same event, and the counts of events before and after.
 
-What came out is observed on the pass that uses the events anyway; what went in is counted by a pass of its own over one
-column, so that the two can disagree.
+The count after is observed on the pass that uses the events anyway; the count before comes from an extra pass over one column,
+so that a disagreement between the two can be noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COPY = "_copy"
 
 @dataclass(frozen=True)
 class Counts:
-    """Events read and kept, by event hour; of all events, how many were counted, and how many seen to be kept or left out."""
+    """Events read and kept, by event hour; `events` counts all, `accounted_for` those that were seen kept or left out."""
 
     read: Mapping[datetime, int]
     kept: Mapping[datetime, int]
@@ -39,7 +39,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """The events, each once, and what will know their counts."""
+    """The events, each once; `counts` is known after an action over them."""
 
     rows: DataFrame
     _all: DataFrame
@@ -48,16 +48,16 @@ class Deduplicated:
     _seen: Observation
 
     def counts(self) -> Counts | None:
-        """The counts, after an action over the rows; None where Spark found that it need not read all of them."""
+        """The counts, after an action over the rows; None where Spark did not need to read all of them."""
         seen = observed(self._seen)
         if seen is None:
             return None
         copies = by_hour(seen["copies"], self._hours)
         number = hour_number(self._time, self._hours).alias("number")
-        found = {row["number"]: row["count"] for row in self._all.groupBy(number).count().collect()}
-        read = {hour: found[n] for n, hour in enumerate(self._hours) if n in found}
+        rows_by_number = {row["number"]: row["count"] for row in self._all.groupBy(number).count().collect()}
+        read = {hour: rows_by_number[n] for n, hour in enumerate(self._hours) if n in rows_by_number}
         kept = {hour: rows - copies[hour] for hour, rows in read.items()}
-        return Counts(read, kept, sum(found.values()), seen["events"])
+        return Counts(read, kept, sum(rows_by_number.values()), seen["events"])
 
 
 def without_duplicates(
@@ -70,8 +70,8 @@ def without_duplicates(
 ) -> Deduplicated:
     """The events, each once, counted by the hours of `time` among `hours`.
 
-    Of several copies the one that is smallest in its other columns is kept. With `sessions` each event has the start of its
-    session, too. Where their key is among the columns of `same_event`, that takes no other shuffle and no other sort.
+    Of several copies the one that is smallest in its other columns stays. With `sessions` each event also has the start of its
+    session. Where their key is among the columns of `same_event`, that takes no further shuffle and no further sort.
     """
     covering, seen = HourRange.covering(hours), Observation()
     by = [sessions.key] if sessions and sessions.key in same_event else list(same_event)

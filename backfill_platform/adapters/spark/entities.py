@@ -1,4 +1,4 @@
-"""Entities by their newest change (`core.entities` has the rule), as one shuffle by key."""
+"""Entities by their newest change, with one shuffle by key."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 
 
 def newest(changes: DataFrame, *, key: Sequence[str], modified: str, arrived: Sequence[str]) -> DataFrame:
-    """One row per entity: the change with the greatest `modified`; of several, the one that arrived last.
+    """One row for each entity: the change with the greatest `modified`; of several, the one that arrived last.
 
     `arrived` names the columns that order arrival, such as the ingestion hour and the offset in it. Rows that are equal in all
     of these are ordered by their other columns: the result never depends on the order of the rows. `modified` and `arrived`
     must not be NULL, and no column may be a map, which has no order. The columns are those given, in their order.
 
-    A delete stays as a row; leave it out where the state is used, not before. The state of all changes is the newest of the
-    newest of any parts of them, so that a state is brought up to date by `newest(state.unionByName(changes), ...)`, in any
-    order and any number of times.
+    A delete stays as a row; leave it out where the state is used, not before. Changes may be processed in parts:
+    `newest(state.unionByName(changes), ...)` brings a state up to date, in any order and any number of times.
     """
     first = (modified, *arrived)
     others = [name for name in changes.columns if name not in (*key, *first)]

@@ -1,4 +1,4 @@
-"""Events as a transform gets them: each once, and for tables of sessions with the start of theirs."""
+"""Events as a transform gets them: each once, and for tables of sessions with the start of its session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def events_for(
     window: Window, rows: DataFrame, same_event: tuple[str, ...], time: str, hours: Collection[datetime]
 ) -> tuple[DataFrame, Deduplicated | None]:
-    """The rows for a transform with such a window, and what will know how many of them were duplicates.
+    """The rows for a transform with this window, and what counts the duplicates among them (None without `same_event`).
 
     With `same_event` each event comes once. Where sessions are read until they are closed, every event has
     `session_started_at`, and those beyond the cap of their session are left out.

@@ -1,4 +1,4 @@
-"""What Spark has seen while it did something else."""
+"""Metrics that Spark observes while it runs another action."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def observed(observation: Observation) -> dict[str, Any] | None:
-    """The metrics of an observation after an action over its rows; None where Spark found that it need not read them."""
+    """The metrics of an observation after an action over its rows; None where Spark did not need to read them."""
     try:
         return observation.get or None
     except Py4JJavaError:
@@ -33,14 +33,14 @@ def hour_number(time: str, hours: HourRange) -> Column:
 
 def counted_by_hour(number: Column, hours: HourRange) -> Column:
     """An aggregate that counts rows by the number of their hour, of those within `hours`; rows with NULL are left out."""
-    # The histogram is exact: with a bin to spare for the hours there are, it only ever merges bins of one hour.
+    # The histogram is exact: it has one bin more than there are hours, so it only merges bins of the same hour.
     return F.histogram_numeric(number.cast("double"), F.lit(len(hours) + 1))
 
 
 def by_hour(counted: Iterable[Any] | None, hours: HourRange) -> Counter[datetime]:
-    """The counts that `counted_by_hour` has found."""
+    """The row counts from the result of `counted_by_hour`; None counts as no rows."""
     counts: Counter[datetime] = Counter()
-    for one in counted or ():
-        # The middle of merged bins is off by a rounding error, so the hours are told apart by whole numbers.
-        counts[hours.start + round(one["x"]) * HOUR] += int(one["y"])
+    for bin_ in counted or ():
+        # The centre of merged bins is off by a rounding error: round it to the whole number of the hour.
+        counts[hours.start + round(bin_["x"]) * HOUR] += int(bin_["y"])
     return counts

@@ -49,9 +49,9 @@ _SPARK_TYPES: dict[ColumnType, DataType] = {
 
 @dataclass(frozen=True)
 class RangeRead:
-    """The rows a transform needs for a range, and the files and bounds `[start, end)` they were read from.
+    """The rows a transform needs for a range, the bounds `[start, end)` they were read from, and how many files hold them.
 
-    To know that the bounds suffice, times and keys of later files may have been looked at, too.
+    To know that the bounds suffice, times and keys of later files may have been read, too.
     """
 
     rows: DataFrame
@@ -95,12 +95,12 @@ def read_range(
     if isinstance(ahead, timedelta):
         read_end = next(read_ends)
         return RangeRead(read(start, read_end), start, read_end, len(plan(start, read_end)), Closure())
-    found = follow(
+    followed = follow(
         spark, read, ahead, time=time, hours=hours, start=start, read_ends=read_ends, available_until=available_until
     )
-    first, read_end = found.first_edge, found.read_end
-    rows = read(start, first)
-    if first < read_end:
-        rows = rows.unionByName(found.rows_of(spark, read(first, read_end), ahead, time))
-    files = {*plan(start, first), *plan(first, read_end)}
-    return RangeRead(rows, start, read_end, len(files), found.closure)
+    first_read_end, read_end = followed.first_read_end, followed.read_end
+    rows = read(start, first_read_end)
+    if first_read_end < read_end:
+        rows = rows.unionByName(followed.rows_of(spark, read(first_read_end, read_end), ahead, time))
+    files = {*plan(start, first_read_end), *plan(first_read_end, read_end)}
+    return RangeRead(rows, start, read_end, len(files), followed.closure)

@@ -2,14 +2,14 @@
 
 Compiled: every built-in check of values, `nullable`, `unique` of the schema (within the hour), custom column checks that are
 annotated `-> Column` (they get the column), and element-wise ones (a Python call for every row, in the same pass). Anything
-else is a verdict about all rows, which pandera gives in an extra pass over each hour.
+else is a verdict about all rows, for which pandera makes an extra pass over each hour.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,43 +33,48 @@ def rules_of(schema: Any, own: Iterable[RowRule | HourRule] = ()) -> Rules:
     Raises SpecError for a check that neither a column nor pandera can enforce, and for names used twice.
     """
     container = schema.to_schema()
-    rows: list[RowRule] = []
-    hours: list[HourRule] = []
-    by_pandera: list[PanderaRule] = []
+    rules: list[RowRule | HourRule | PanderaRule] = []
     if container.unique:
-        hours.append(_unique([container.unique] if isinstance(container.unique, str) else list(container.unique)))
+        rules.append(_unique([container.unique] if isinstance(container.unique, str) else list(container.unique)))
     for name, column in container.columns.items():
-        if not column.nullable:
-            rows.append(RowRule(f"{name}: missing", _is_not_null(name), f"{name} must have a value"))
-        for check in column.checks:
-            rule_name = f"{name}: {_name_of(check)}"
-            _refuse_half_checks(check, f"{schema.__name__}.{rule_name}")
-            if (holds := _compile(check, name, column)) is not None:
-                rows.append(RowRule(rule_name, holds, check.description or ""))
-            else:
-                # Missing values are judged by `nullable`, above.
-                alone = pa.DataFrameSchema({name: pa.Column(column.dtype, checks=[check], nullable=True)})
-                by_pandera.append(_pandera_rule(rule_name, alone, check))
-    for check in container.checks:
-        _refuse_half_checks(check, f"{schema.__name__}: {_name_of(check)}")
-        if check.element_wise or _returns_column(check):
-            raise SpecError(
-                f"{schema.__name__}: the check '{_name_of(check)}' of the whole frame can only return a bool; declare a rule "
-                "over several columns as RowRule of the table, and one over an hour as HourRule"
-            )
-        by_pandera.append(_pandera_rule(_name_of(check), pa.DataFrameSchema(checks=[check]), check))
-    for rule in own:
-        if isinstance(rule, RowRule):
-            rows.append(rule)
-        else:
-            hours.append(rule)
-    names = [rule.name for rule in rows] + [rule.name for rule in hours] + [rule.name for rule in by_pandera]
+        rules += _column_rules(schema.__name__, name, column)
+    rules += [_frame_rule(schema.__name__, check) for check in container.checks]
+    rules += own
+    names = [rule.name for rule in rules]
     if clash := sorted({name for name in names if names.count(name) > 1}):
         raise SpecError(
             f"{schema.__name__}: several checks are named {', '.join(clash)}; give them an error or name of their own"
         )
-    types = {name: column.dtype.type.simpleString() for name, column in container.columns.items()}
-    return Rules(tuple(rows), tuple(hours), tuple(by_pandera), types)
+    return Rules(
+        rows=tuple(rule for rule in rules if isinstance(rule, RowRule)),
+        hours=tuple(rule for rule in rules if isinstance(rule, HourRule)),
+        by_pandera=tuple(rule for rule in rules if isinstance(rule, PanderaRule)),
+        columns={name: column.dtype.type.simpleString() for name, column in container.columns.items()},
+    )
+
+
+def _column_rules(schema_name: str, name: str, column: Any) -> Iterator[RowRule | PanderaRule]:
+    if not column.nullable:
+        yield RowRule(f"{name}: missing", _is_not_null(name), f"{name} must have a value")
+    for check in column.checks:
+        rule_name = f"{name}: {_name_of(check)}"
+        _refuse_half_checks(check, f"{schema_name}.{rule_name}")
+        if (holds := _compile(check, name, column)) is not None:
+            yield RowRule(rule_name, holds, check.description or "")
+        else:
+            # The rule for `nullable`, above, judges missing values.
+            alone = pa.DataFrameSchema({name: pa.Column(column.dtype, checks=[check], nullable=True)})
+            yield _pandera_rule(rule_name, alone, check)
+
+
+def _frame_rule(schema_name: str, check: Any) -> PanderaRule:
+    _refuse_half_checks(check, f"{schema_name}: {_name_of(check)}")
+    if check.element_wise or _returns_column(check):
+        raise SpecError(
+            f"{schema_name}: the check '{_name_of(check)}' of the whole frame can only return a bool; declare a rule "
+            "over several columns as RowRule of the table, and one over an hour as HourRule"
+        )
+    return _pandera_rule(_name_of(check), pa.DataFrameSchema(checks=[check]), check)
 
 
 def _name_of(check: Any) -> str:
@@ -77,7 +82,7 @@ def _name_of(check: Any) -> str:
 
 
 def _refuse_half_checks(check: Any, name: str) -> None:
-    """Refuse what pandera's PySpark backend takes without a word and does not enforce."""
+    """Refuse what pandera's PySpark backend accepts silently and does not enforce."""
     pattern = check.statistics.get("pattern")
     if isinstance(pattern, re.Pattern) and pattern.flags & ~re.UNICODE:
         raise SpecError(f"{name}: the flags of a pattern do not reach Spark; write them into it, as in (?i)")
@@ -105,16 +110,16 @@ def _compile(check: Any, name: str, column: Any) -> Callable[[], Column] | None:
         return None
 
     def holds() -> Column:
-        # As in pandera, a check says nothing about a missing value; `nullable` does.
-        found = verdict(F.col(name))
-        return F.col(name).isNull() | found if check.ignore_na else found
+        # As in pandera, a check does not judge a missing value; `nullable` does.
+        passed = verdict(F.col(name))
+        return F.col(name).isNull() | passed if check.ignore_na else passed
 
     return holds
 
 
 def _built_in(check: Any, kind: str, column: Column) -> Column:
     verdict: Column = _COMPILERS[check.name](column, check.statistics)
-    # NaN is no number: Spark finds it above all of them.
+    # Spark sorts NaN above all numbers.
     return verdict & ~F.isnan(column) if kind in ("double", "float") else verdict
 
 
@@ -142,7 +147,7 @@ def _for_each_value(check: Any, kind: str, column: Column) -> Column:
 
 
 def _returns_column(check: Any) -> bool:
-    """Whether the user's function is annotated `-> Column`. It cannot be asked by calling it: there is no Spark yet."""
+    """Whether the user's function is annotated `-> Column`. Calling it to find out is not possible: there is no Spark yet."""
     function = check._check_fn
     while isinstance(function, partial):
         function = function.func
@@ -199,7 +204,7 @@ _COMPILERS: Mapping[str, Callable[[Column, Mapping[str, Any]], Column]] = {
     "str_endswith": lambda c, s: c.endswith(s["string"]),
     "str_length": _length,
 }
-# What the compiled checks read. A check that is told anything else would be checked in part.
+# What the compiled checks read. A check with any other statistic would be enforced in part only.
 _STATISTICS = frozenset(
     {
         "value", "min_value", "max_value", "include_min", "include_max", "exact_value", "allowed_values", "forbidden_values",

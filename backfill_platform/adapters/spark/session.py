@@ -9,15 +9,15 @@ OPTIONS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    # On, the text is parsed once for every field that is taken out of it: three fields take 2.6 times as long.
+    # If on, the text is parsed once for each field that is taken out of it: three fields take 2.6 times as long.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
-    # A time that cannot be parsed is a NULL for the checks to find, not the end of the job.
+    # A time that cannot be parsed becomes NULL, which the checks find, instead of ending the job.
     "spark.sql.ansi.enabled": "false",
-    # Adaptive execution puts small ones together again; with fewer, millions of rows are sorted on disk.
+    # Adaptive execution merges small partitions again; with fewer than these, millions of rows are sorted on disk.
     "spark.sql.shuffle.partitions": "16",
-    # Of rows that are kept, too: else a small hour is computed, judged and written by sixteen tasks each.
+    # For cached rows, too: otherwise sixteen tasks each compute, check and write a small hour.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
-    # Put together to Spark's own 64 MB, a million rows make three tasks, of which two cores do one alone.
+    # With Spark's default of 64 MB, a million rows make three tasks, and one of two cores idles during the last.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
 }
 _JVM_OPTIONS: Mapping[str, str] = {
@@ -25,7 +25,7 @@ _JVM_OPTIONS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
     "spark.log.level": "ERROR",
-    # On, errors name the line that made a column, and making columns takes a second of the six of a small repair.
+    # If on, errors name the line that made a column, but making columns takes one of the six seconds of a small repair.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Sessions of eight hours of a million events take 3 to 9 % less time than with Java's default collector.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
@@ -45,7 +45,7 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
     Options that only a new JVM can take are left to the server when there is one; those of SQL are sent to it.
     """
     if remote:
-        # A server that somebody else started has a time zone of its own: event times would shift without a word.
+        # A server that somebody else started may have another time zone, which would shift event times silently.
         return {**OPTIONS, "spark.remote": remote}
     return {
         **OPTIONS,
@@ -67,8 +67,8 @@ def connect_server_command(*, port: int, master: str, driver_memory: str) -> lis
         **session_options(master=master, remote=None, driver_memory=driver_memory),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        # What a killed run has left keeps both cores from the run that takes its place, by default for seven minutes. A client
-        # takes up its stream again by itself.
+        # The job of a killed run keeps both cores from the run that replaces it, by default for seven minutes. A client that
+        # lives reattaches to its stream by itself.
         "spark.connect.execute.reattachable.senderMaxStreamDuration": "30s",
         "spark.connect.execute.manager.detachedTimeout": "30s",
         "spark.connect.execute.manager.maintenanceInterval": "10s",

@@ -1,4 +1,4 @@
-"""Sessions by inactivity, as one shuffle by key."""
+"""Sessions by inactivity, with one shuffle by key."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def with_session_start(events: DataFrame, sessions: UntilClosed, time: str, *, t
     """The events with `session_started_at`: the time of the first event of their session.
 
     An event continues the session when it comes less than the gap after its key's previous event; see `domain.windows`.
-    Events of one instant are ordered by the columns of `then`: they say nothing about sessions, but where rows are in that
-    order already Spark sorts nothing.
+    Events of one instant are ordered by the columns of `then`. That does not change the sessions, but where rows already are
+    in that order, Spark does not sort.
     """
     in_order = Window.partitionBy(sessions.key).orderBy(time, *then)
     silence = micros(F.col(time)) - micros(F.lag(time).over(in_order))

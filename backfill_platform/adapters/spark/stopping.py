@@ -1,8 +1,9 @@
-"""Stopping while Spark works: Ctrl-C, or the end of a run that somebody terminates, in the middle of a call of Spark Connect.
+"""Stopping while Spark works: Ctrl-C, or the termination of a run, in the middle of a call of Spark Connect.
 
-What a signal raises inside gRPC may leave gRPC's locks taken (https://github.com/grpc/grpc/issues/19973 is one of the cases).
-Then nothing can be sent any more: the server goes on with the job, and the process hangs when it ends. And a job that is
-interrupted while the server plans it may begin after that, and nothing ends it. So it is interrupted when its tasks run.
+An exception that a signal handler raises inside gRPC may leave gRPC's locks taken; one of the cases is
+https://github.com/grpc/grpc/issues/19973. Then nothing can be sent any more: the server goes on with the job, and the process
+hangs when it ends. A job that is interrupted while the server still plans it may start afterwards, and then nothing ends it; so
+it is interrupted when its tasks run.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS = 0.2
-_PLANNING_SECONDS = 10.0  # then it is interrupted all the same: other jobs may keep its tasks waiting
-_PATIENCE_SECONDS = 30.0  # then it is stopped where it is: a server that does not answer must not hold anybody up
+_PLANNING_SECONDS = 10.0  # then it is interrupted in any case: other jobs may keep its tasks waiting
+_PATIENCE_SECONDS = 30.0  # then the call is left as it is: a server that does not answer must not block the process
 _CLIENT = ("grpc", "pyspark.sql.connect")
 
 _log = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ _log = logging.getLogger(__name__)
 def stoppable(
     open_session: Callable[[], SparkSession], patience: float = _PATIENCE_SECONDS
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Within the block, a signal that meets a call of Spark Connect has the jobs of the session interrupted first.
+    """Within the block, a signal that arrives during a call of Spark Connect first interrupts the jobs of the session.
 
-    Yields what opens the session. The signal's own handler, which raises, is called when the main thread has left the call, at
-    the latest after `patience` seconds. Elsewhere, and for a session in this process, it is called at once. Outside the main
-    thread, which alone gets signals, nothing changes.
+    Yields a function that opens the session. The handler that was installed for the signal, which raises, is called when the
+    main thread has left the call, at the latest after `patience` seconds. Between calls, and for a session in this process, it
+    is called at once. Outside the main thread, which alone gets signals, nothing changes.
     """
     stopping = _Stopping(open_session, patience)
     if threading.current_thread() is not threading.main_thread():
@@ -50,7 +51,7 @@ def stoppable(
         yield stopping.session
         stopping.raise_late()
     except Exception:
-        # Most likely the call that was interrupted: that somebody stopped it is what is to be told.
+        # Most likely the error of the interrupted call: report the stop instead.
         stopping.raise_late()
         raise
     finally:
@@ -74,14 +75,14 @@ class _Stopping:
             self._session = self._open()
             if self._is_remote():
                 self._session.registerProgressHandler(self._progressed)
-        found: SparkSession = self._session
-        return found
+        session: SparkSession = self._session
+        return session
 
     def _is_remote(self) -> bool:
         return type(self._session).__module__.startswith("pyspark.sql.connect")
 
     def _progressed(self, *, inflight_tasks: int, done: bool, **_: object) -> None:
-        """What the server tells of a job, every two seconds and at its end."""
+        """The server's report on a job, every two seconds and at its end."""
         self._tasks_run = inflight_tasks > 0 and not done
 
     def watch(self) -> None:
@@ -99,14 +100,14 @@ class _Stopping:
             self._session.removeProgressHandler(self._progressed)
 
     def raise_late(self) -> None:
-        """Call the handler of a signal that came in the middle of a call, if that has not been done."""
+        """Call the handler of a signal that came during a call, unless it has been called already."""
         if self._signal is not None and not self._over.is_set():
             self._stop(self._signal, None)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         reminder, self._reminder = self._reminder, False
         if self._over.is_set():
-            if not reminder:  # somebody insists
+            if not reminder:  # a second Ctrl-C
                 self._before[number](number, frame)
         elif not self._calls_server(frame) or (reminder and time.monotonic() - self._since > self._patience):
             self._stop(number, frame)
@@ -115,7 +116,7 @@ class _Stopping:
             threading.Thread(target=self._remind, args=(number,), name="stop Spark", daemon=True).start()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        # First, or a reminder would interrupt what is cleaned up on the way out.
+        # Before the handler, or a reminder would interrupt the cleanup.
         self._finish()
         self._before[number](number, frame)
 
@@ -124,7 +125,7 @@ class _Stopping:
             self._over.set()
 
     def _remind(self, number: int) -> None:
-        """Interrupt what the session does, and send the signal again, until the main thread has taken it."""
+        """Interrupt the jobs of the session, and send the signal again, until the main thread has handled it."""
         interrupting: threading.Thread | None = None
         while not self._over.wait(_AGAIN_SECONDS):
             planned = self._tasks_run or time.monotonic() - self._since > _PLANNING_SECONDS
@@ -139,7 +140,7 @@ class _Stopping:
     def _interrupt(self) -> None:
         try:
             self._session.interruptAll()
-        except PySparkException as error:  # the server has gone, and the call will notice that, too
+        except PySparkException as error:  # the server is gone; the interrupted call will fail as well
             _log.warning("Spark's jobs could not be interrupted: %s", error)
 
     def _calls_server(self, frame: FrameType | None) -> bool:

@@ -1,4 +1,4 @@
-"""Velocity: what a key did in the span of time before each of its events, as one shuffle by key."""
+"""Velocity: what a key did in the time span before each of its events, with one shuffle by key."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def trailing(*, key: str, time: str, span: timedelta) -> WindowSpec:
-    """The rows of the same key with a time in `(t - span, t]`, for aggregates `over` it; exact to the microsecond.
+    """A window of the rows of the same key with a time in `(t - span, t]`, exact to the microsecond.
 
-    Rows of one instant are in each other's window, and in their own: the result does not depend on their order. A lookback of
-    `span` is exact.
+    Rows of one instant are in each other's windows, and in their own, so the result does not depend on their order. A lookback
+    of `span` is exact.
     """
     # A range frame includes both its ends; times are whole microseconds, so one less leaves `t - span` out.
     reach = span // timedelta(microseconds=1) - 1

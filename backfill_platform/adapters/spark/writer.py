@@ -1,4 +1,4 @@
-"""Writing the rows of hours as Parquet: one folder per hour, so that a file never holds two hours."""
+"""Writing the rows of hours as Parquet: one folder for each hour, so that no file holds two hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT = "yyyy-MM-dd-HH"
 def write_by_hour(rows: DataFrame, uri: str, *, hour: str, sort_by: tuple[str, ...] = ()) -> dict[datetime, list[str]]:
     """Write the rows below `uri`, which must be new, and return the files of each hour that has rows.
 
-    Spark's commit protocol makes the set of files exact: a re-run task leaves nothing behind in it.
+    Spark's commit protocol makes the set of files exact: a task that ran twice leaves no extra files.
     """
     (
         rows.withColumn(_FOLDER, F.date_format(hour, _FORMAT))
@@ -35,10 +35,10 @@ def write_by_hour(rows: DataFrame, uri: str, *, hour: str, sort_by: tuple[str, .
 def _files_by_hour(uri: str) -> dict[datetime, list[str]]:
     local = local_path(uri)
     filesystem, root = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-    found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
+    infos = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
     scheme = uri.split("://", 1)[0] + "://"
     files: dict[datetime, list[str]] = {}
-    for info in found:
+    for info in infos:
         if info.type != pyarrow.fs.FileType.File or not info.path.endswith(".parquet"):
             continue
         folder = info.path.rsplit("/", 2)[1]

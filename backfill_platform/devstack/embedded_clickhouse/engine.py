@@ -1,11 +1,11 @@
 """The engine of the embedded warehouse: one statement of a request, run by chDB.
 
-Holds the reading of a request, the sessions and the running of statements. Keep out: HTTP, which `embedded_http.py` does. Only
-the server process imports it; chDB itself is imported when the engine is opened.
+Contains the reading of a request, the sessions and the running of statements. Keep out: HTTP, which `http_server.py` does.
+Only the server process imports it; chDB itself is imported when the engine is opened.
 
 Every request runs on a chDB connection of its own, opened and closed with it (0.1 ms): settings, parameters, the database
-and a failure end with the request because nothing else ever sees them. Resetting settings on pooled connections is not the
-same: `compatibility` changes hundreds of settings that its own reset leaves behind.
+and a failure end with the request, because no other request uses the connection. Resetting settings on pooled connections is
+not the same: `compatibility` changes hundreds of settings that its own reset leaves behind.
 
 There is no lock around the engine. Statements of different connections run in parallel, chDB releases the GIL meanwhile
 (measured: held for 0.1 ms at most), and `DROP TABLE ... SYNC` itself waits for the statements that still read the table.
@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from backfill_platform.devstack.embedded_clickhouse.statement import Statement, StatementError
 
 MAX_SESSIONS = 32
 
@@ -38,119 +40,6 @@ TRANSPORT_PARAMETERS = frozenset({
 # fmt: on
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_ERROR = re.compile(r"Code: (\d+)\..*", re.DOTALL)
-_BEFORE_DATA = re.compile(rb"[ \t\f]*;?[ \t\f]*\r?\n?")
-_TOKEN = re.compile(
-    rb"(?P<skip>\s+|--[^\n]*|//[^\n]*|\#[ !][^\n]*|/\*.*?\*/)"
-    rb"|(?P<quoted>'(?:[^'\\]++|\\.|'')*+'|\"(?:[^\"\\]++|\\.|\"\")*+\"|`(?:[^`\\]++|\\.|``)*+`"
-    rb"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)"
-    rb"|(?P<word>\w+)|(?P<sign>.)",
-    re.DOTALL,
-)
-
-
-class StatementError(Exception):
-    """What ClickHouse answers instead of a result; `code` is ClickHouse's own number."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @classmethod
-    def own(cls, code: int, name: str, text: str) -> "StatementError":
-        """An error of this server, in the form of ClickHouse's own."""
-        return cls(code, f"Code: {code}. DB::Exception: {text}. ({name})")
-
-    @classmethod
-    def from_engine(cls, error: Exception) -> "StatementError":
-        """The error inside what chDB raised, which wraps some messages in its own words."""
-        found = _ERROR.search(str(error))
-        return cls(int(found[1]), found[0]) if found else cls.own(1001, "STD_EXCEPTION", str(error))
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One SQL statement, read just far enough to serve it; the engine does the real parsing.
-
-    `format` is the FORMAT clause of a statement that returns rows. `insert_format` is set, and `data` holds the rows, when
-    the rows follow the statement: `INSERT INTO t SETTINGS a = 1 FORMAT X`; `sql` then ends before SETTINGS and FORMAT, and
-    `insert_settings` is the clause between.
-    """
-
-    sql: bytes
-    words: tuple[str, ...]
-    format: str | None = None
-    insert_format: str | None = None
-    data: bytes = b""
-    insert_settings: bytes = b""
-
-    @classmethod
-    def read(cls, query: bytes, body: bytes) -> "Statement":
-        """Read a statement from the address (`query`), the body, or both.
-
-        Raises:
-            StatementError: there is more than one statement.
-        """
-        statement = cls._parse(query or body)
-        if not (query and body):
-            return statement
-        if statement.insert_format is None:
-            return cls._parse(query + b"\n" + body)
-        return replace(statement, data=statement.data + body)
-
-    @classmethod
-    def _parse(cls, text: bytes) -> "Statement":
-        words: list[str] = []  # all that stands outside brackets and quotes
-        depth, format_at, settings_at = 0, 0, 0
-        name: str | None = None  # what follows the last FORMAT
-        ended = settings = False
-        for token in _TOKEN.finditer(text):
-            if token.lastgroup == "skip":
-                continue
-            if ended:
-                raise StatementError.own(62, "SYNTAX_ERROR", "Syntax error (Multi-statements are not allowed)")
-            is_word = token.lastgroup == "word"
-            value = token.group().decode().upper() if is_word else token.group()[:1].decode("latin-1")
-            if depth == 0 and value == ";":
-                ended = True
-                continue
-            if value in (")", "]", "}"):
-                depth -= 1
-                continue
-            if depth == 0:
-                after_format = words[-1:] == ["FORMAT"]
-                words.append(value)
-                if after_format and (is_word or value in ("`", '"')):
-                    name, settings = token.group().decode().strip('`"'), False
-                elif name is not None:
-                    settings = settings or value == "SETTINGS"
-                    name = name if settings else None
-                if value == "FORMAT":
-                    format_at = token.start()
-                elif value == "SETTINGS":
-                    settings_at = token.start()
-                if words[0] == "INSERT" and "SELECT" not in words and len(words) > 3:
-                    if value == "VALUES":
-                        break
-                    if after_format and name is not None:
-                        start = _BEFORE_DATA.match(text, token.end())
-                        data = text[start.end() :] if start else b""
-                        end = settings_at or format_at
-                        return cls(text[:end], tuple(words[:5]), None, name, data, text[end:format_at])
-            if value in ("(", "[", "{"):
-                depth += 1
-        return cls(text, tuple(words[:5]), None if words[:1] == ["INSERT"] else name)
-
-    @property
-    def sets_session(self) -> bool:
-        """Whether the statement only changes settings or the database of its session."""
-        return self.words[:1] in (("SET",), ("USE",))
-
-    @property
-    def changes_session(self) -> bool:
-        """Whether the statement leaves something behind in its session."""
-        creates = self.words[:2] == ("CREATE", "TEMPORARY") or self.words[:4] == ("CREATE", "OR", "REPLACE", "TEMPORARY")
-        return creates or self.sets_session
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The HTTP side of the embedded warehouse: what clickhouse-connect says, answered by the engine of `embedded_engine.py`.
+"""The HTTP side of the embedded warehouse: requests of clickhouse-connect, answered by the engine (`engine.py`).
 
-Holds the web application and the server over it. Only the server process imports it (`embedded.py` starts that). What this
-server leaves out is listed in `embedded.py`.
+Contains the web application and its server. Only the server process imports it; `server.py` starts that, and lists what this
+server leaves out.
 """
 
 import gzip
@@ -25,10 +25,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from backfill_platform.devstack.embedded_clickhouse.engine import Call, Engine, StatementError
+from backfill_platform.devstack.embedded_clickhouse.engine import Call, Engine
+from backfill_platform.devstack.embedded_clickhouse.statement import StatementError
 
 GRACE_SECONDS = 10.0  # how long a shutdown lets running statements finish before it cancels them
-KEEP_ALIVE_SECONDS = 3600  # whoever closes an idle connection first should be the client: it may not repeat every statement
+KEEP_ALIVE_SECONDS = 3600  # long: the client should close an idle connection first, because it may not repeat every statement
 
 _LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost"})
 _FORM_FIELD = re.compile(rb'name="([^"]*)"(; *filename=)?')
@@ -90,10 +91,10 @@ def _form(content_type: str, body: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
     for part in (b"\r\n" + body).split(b"\r\n--" + boundary.encode())[1:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
-        found = _FORM_FIELD.search(head)
-        if found is None or found[2]:
+        field = _FORM_FIELD.search(head)
+        if field is None or field[2]:
             raise StatementError.own(48, "NOT_IMPLEMENTED", "The embedded warehouse takes no external data")
-        fields[found[1].decode()] = value.decode(errors="replace")
+        fields[field[1].decode()] = value.decode(errors="replace")
     return fields
 
 
@@ -130,7 +131,7 @@ def _application(engine: Engine) -> Starlette:
         return PlainTextResponse("Ok.\n")
 
     async def statement(request: Request) -> Response:
-        # Nothing but the loopback guards this server, so a web page that is open in a browser must not get through.
+        # Only the loopback address protects this server, so a web page that is open in a browser must be refused.
         if "origin" in request.headers or request.url.hostname not in _LOCAL_HOSTS:
             return PlainTextResponse("This server answers local programs only, not web pages.\n", 403)
         if request.method == "GET" and "query" not in request.query_params:
@@ -174,7 +175,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self._stop.is_set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then tell."""
+        """Start to listen, then call `on_ready`."""
         await super().startup(sockets)
         self._on_ready()
 

@@ -1,7 +1,7 @@
 """The embedded warehouse: ClickHouse's own engine (chDB) in a process of its own, behind ClickHouse's HTTP interface.
 
-Holds the command that runs the server and what starts and stops it; `http_server.py` and `engine.py` are the rest. Keep
-anything about the platform's tables out: a real ClickHouse server must be able to take this one's place by its URL alone.
+Contains the command that runs the server, and what starts and stops it; `http_server.py` and `engine.py` are the rest. Keep
+the platform's tables out: a real ClickHouse server must be able to replace this one by its URL alone.
 
     python -m backfill_platform.devstack.embedded_clickhouse.server --data-dir DIR [--port N] [--exit-with-parent]
 
@@ -18,7 +18,7 @@ the client they also use in production. It is NOT a production server:
 - the database `default` is an overlay of chDB's over an Atomic one: use databases of your own;
 - `file()` reads every path the process can; relative ones start at the data folder.
 
-In the data folder: `data/` (the engine's), `lock` (held while a server runs), `endpoint.json` (url, pid and version, there
+In the data folder: `data/` (the engine's), `lock` (locked while a server runs), `endpoint.json` (url, pid and version; exists
 while it answers), `server.log` (of servers started by `start`).
 """
 
@@ -179,7 +179,7 @@ def _locked_message(data_dir: Path) -> str:
     )
 
 
-def _take_lock(data_dir: Path) -> IO[bytes] | None:
+def take_lock(data_dir: Path) -> IO[bytes] | None:
     """Take the lock of the folder and keep it until the file is closed; None when another process has it."""
     lock = (data_dir / "lock").open("ab+")
     for _ in range(5):  # `is_locked` of another process holds the lock for an instant
@@ -236,7 +236,7 @@ def _serve(data_dir: Path, port: int, stop: threading.Event) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server until it is told to stop; the exit code is 0 then, and 3 when the folder has another owner."""
+    """Run the server until it is asked to stop; the exit code is 0 then, and 3 when the folder has another owner."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="ClickHouse's engine on a local HTTP port.")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the warehouse; made if needed")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default, takes a free one")
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    lock = _take_lock(data_dir)
+    lock = take_lock(data_dir)
     if lock is None:
         sys.stderr.write(_locked_message(data_dir) + "\n")
         return EXIT_LOCKED

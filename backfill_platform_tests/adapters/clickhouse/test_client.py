@@ -20,7 +20,7 @@ def test_a_refusal_says_what_we_were_doing_and_what_clickhouse_said(warehouse: W
     assert "http" not in said
 
 
-def test_nobody_there_is_transient() -> None:
+def test_a_server_that_does_not_answer_is_transient() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(WarehouseUnavailable, match=r"connecting to the warehouse at http://127\.0\.0\.1"):
@@ -29,7 +29,7 @@ def test_nobody_there_is_transient() -> None:
 
 def test_a_time_out_is_transient(warehouse_url: str) -> None:
     hasty = Warehouse(warehouse_url, statement_seconds=1)
-    with pytest.raises(WarehouseUnavailable, match="may still be at work"):
+    with pytest.raises(WarehouseUnavailable, match="may still be running"):
         hasty.rows("SELECT sleep(2.5)", doing="waiting")
     hasty.close()
 
@@ -42,7 +42,7 @@ def test_clickhouse_own_time_out_is_transient(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8123", "clickhouse://localhost:9000", "http://"])
-def test_what_is_no_url_is_a_usage_error(url: str) -> None:
+def test_a_text_that_is_not_a_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="must look like http"):
         Warehouse(url)
 

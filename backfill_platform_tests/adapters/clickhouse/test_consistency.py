@@ -1,4 +1,4 @@
-"""Inconsistent hours: named with what is wrong, left alone unless healing is asked for, and then never healed by guessing."""
+"""Inconsistent hours: reported with the problem, and rewritten only on request, without guessing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill_platform.adapters.clickhouse import consistency as health
-from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse import consistency, fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.leases import Lease
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
@@ -66,8 +65,8 @@ def out_of_order(warehouse: Warehouse, table: Table) -> None:
 
 
 DAMAGES = {
-    doubled: "1 states are there more than once, 0 cancels have no state, 0 keys have several states",
-    orphaned: "0 states are there more than once, 1 cancels have no state",
+    doubled: "1 states are stored more than once, 0 cancels have no state, 0 keys have several states",
+    orphaned: "0 states are stored more than once, 1 cancels have no state",
     cancelled_twice: "1 cancels have no state",
     two_states: "1 keys have several states",
 }
@@ -75,13 +74,13 @@ DAMAGES = {
 
 @pytest.fixture(params=list(Partitioning))
 def table(request: pytest.FixtureRequest, warehouse: Warehouse, declared: MakeTable) -> Table:
-    found = declared(request.param)
-    create_target(warehouse, found)
-    warehouse.command(f"SYSTEM STOP MERGES {target_name(found)}", doing="preparing")
-    write_live(warehouse, found, [ADA, BOB, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
-    write_live(warehouse, found, [visit(ELEVEN, "gone")])
-    write_live(warehouse, found, [visit(ELEVEN, "gone")], sign=-1)
-    return found
+    target = declared(request.param)
+    create_target(warehouse, target)
+    warehouse.command(f"SYSTEM STOP MERGES {target_name(target)}", doing="preparing")
+    write_live(warehouse, target, [ADA, BOB, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
+    write_live(warehouse, target, [visit(ELEVEN, "gone")])
+    write_live(warehouse, target, [visit(ELEVEN, "gone")], sign=-1)
+    return target
 
 
 def merging(warehouse: Warehouse, table: Table) -> None:
@@ -89,7 +88,9 @@ def merging(warehouse: Warehouse, table: Table) -> None:
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_what_is_wrong_is_said_and_left_alone(warehouse: Warehouse, table: Table, damage: Damage, said: str) -> None:
+def test_an_inconsistent_hour_is_refused_with_the_problem_and_not_changed(
+    warehouse: Warehouse, table: Table, damage: Damage, said: str
+) -> None:
     damage(warehouse, table)
     inconsistent = net_rows(warehouse, table)
     results = repair(warehouse, table, [TEN], NEW)
@@ -100,7 +101,9 @@ def test_what_is_wrong_is_said_and_left_alone(warehouse: Warehouse, table: Table
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, out_of_order], ids=lambda damage: damage.__name__)
-def test_healing_ends_with_exactly_the_desired_rows(warehouse: Warehouse, table: Table, damage: Damage) -> None:
+def test_a_repair_that_rewrites_partitions_ends_with_exactly_the_desired_rows(
+    warehouse: Warehouse, table: Table, damage: Damage
+) -> None:
     damage(warehouse, table)
     results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     assert results[TEN].status is Status.PUBLISHED
@@ -109,7 +112,7 @@ def test_healing_ends_with_exactly_the_desired_rows(warehouse: Warehouse, table:
     assert_holds(warehouse, table, [*NEW, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
 
 
-def test_a_dry_run_shows_what_healing_would_change_and_changes_nothing(warehouse: Warehouse, table: Table) -> None:
+def test_a_dry_run_shows_what_a_rewrite_would_change_and_changes_nothing(warehouse: Warehouse, table: Table) -> None:
     two_states(warehouse, table)
     inconsistent = net_rows(warehouse, table)
     prepared = dry_run(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
@@ -125,7 +128,7 @@ def test_an_hour_that_is_right_once_it_is_rewritten_is_repaired(warehouse: Wareh
     assert_holds(warehouse, table, [ADA, BOB, visit(ELEVEN, "cyd"), visit(MIDNIGHT, "dan")])
 
 
-def test_healthy_hours_of_a_rewritten_repair_are_not_rewritten(warehouse: Warehouse, table: Table) -> None:
+def test_consistent_partitions_are_not_rewritten(warehouse: Warehouse, table: Table) -> None:
     doubled(warehouse, table)
     far = outside(warehouse, table, [TEN, ELEVEN, TWELVE, LATE])
     results = repair(warehouse, table, [TEN, ELEVEN], [*NEW, visit(ELEVEN, "cyd")], rewrite_inconsistent=True)
@@ -149,17 +152,17 @@ def test_another_inconsistent_hour_of_the_partition_is_left_alone(warehouse: War
     ) == {"published"}
 
 
-def test_a_writer_to_the_partition_stops_the_healing(
+def test_a_writer_to_the_partition_stops_the_rewrite(
     warehouse: Warehouse, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubled(warehouse, table)
-    keep, written = health._keep_old_parts, visit(TEN, "live")
+    keep, written = consistency.keep_old_parts, visit(TEN, "live")
 
     def interfere(*arguments: object) -> None:
         keep(*arguments)  # type: ignore[arg-type]
         write_live(warehouse, table, [written])
 
-    monkeypatch.setattr(health, "_keep_old_parts", interfere)
+    monkeypatch.setattr(consistency, "keep_old_parts", interfere)
     results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert (10, "live") in {(row[0].hour, row[1]) for row in net_rows(warehouse, table)}
@@ -175,9 +178,9 @@ def test_the_old_parts_are_kept_as_long_as_patches(warehouse: Warehouse, table: 
         parameters={"db": PATCHES_DATABASE, "target": str(table)},
         doing="looking",
     )
-    kept = net_rows(warehouse, table, f"{PATCHES_DATABASE}.`{name}`")
+    old_rows = net_rows(warehouse, table, f"{PATCHES_DATABASE}.`{name}`")
     assert {row: net for row, net in inconsistent.items() if row[0] == TEN} == {
-        row: net for row, net in kept.items() if row[0] == TEN
+        row: net for row, net in old_rows.items() if row[0] == TEN
     }
     assert drop_patches(warehouse, table, older_than_days=0) == 2
 
@@ -203,7 +206,7 @@ def test_a_versioned_hour_with_two_versions_or_an_orphan_is_rewritten(
         max_size=8,
     )
 )
-def test_whatever_was_written_healing_ends_as_desired(
+def test_a_rewrite_ends_with_the_desired_rows_after_any_writes(
     warehouse: Warehouse, visits: Table, writes: list[tuple[object, str, int, int]]
 ) -> None:
     warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="preparing")
@@ -215,7 +218,7 @@ def test_whatever_was_written_healing_ends_as_desired(
     assert_holds(warehouse, visits, rows)
 
 
-# --- healing beside others ---
+# --- rewriting partitions while others write ---
 
 
 def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothing(
@@ -226,13 +229,13 @@ def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothin
     check, calls = fingerprints.partitions, []
 
     def sleep(*arguments: Any) -> Any:
-        found = check(*arguments)
+        fingerprints_ = check(*arguments)
         calls.append(1)
         if len(calls) == 2:
             fence(warehouse, visits)
             warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="what the other one does")
             write_live(warehouse, visits, NEW)
-        return found
+        return fingerprints_
 
     monkeypatch.setattr(fingerprints, "partitions", sleep)
     with pytest.raises(WarehouseError):
@@ -241,7 +244,7 @@ def test_a_fenced_attempt_does_not_drop_a_partition_of_which_final_showed_nothin
     assert net_rows(warehouse, visits) == as_counter(NEW)
 
 
-def test_healing_leases_the_whole_day(warehouse: Warehouse, visits: Table) -> None:
+def test_a_rewrite_leases_the_whole_day(warehouse: Warehouse, visits: Table) -> None:
     with Staging(warehouse, visits, attempt(), [TEN], rewrites_partitions=True) as staging:
         assert staging.hours == (TEN,)
         with pytest.raises(HourLeased):
@@ -255,23 +258,24 @@ def test_an_hour_that_is_filled_while_its_day_is_rewritten_is_not_lost(
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
     for _ in range(2):
         write_live(warehouse, visits, [ADA])
-    keep = health._keep_old_parts
+    keep = consistency.keep_old_parts
 
     def fill(*arguments: Any) -> None:
         keep(*arguments)
         write_live(warehouse, visits, [visit(TWELVE, "new")])
 
-    monkeypatch.setattr(health, "_keep_old_parts", fill)
+    monkeypatch.setattr(consistency, "keep_old_parts", fill)
     results = repair(warehouse, visits, [TEN], [ADA], rewrite_inconsistent=True)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert as_counter([visit(TWELVE, "new")]) <= net_rows(warehouse, visits)
 
 
-def test_a_row_that_comes_between_two_readings_of_a_inconsistent_hour_is_not_cancelled(
+def test_a_row_written_between_two_readings_of_an_inconsistent_hour_is_not_cancelled(
     warehouse: Warehouse, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubled(warehouse, table)
-    read, written = fingerprints.final, []
+    read = fingerprints.final
+    written: list[int] = []
 
     def late(*arguments: Any) -> Any:
         if not written:

@@ -31,12 +31,12 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
 NAN = float("nan")
 
 
-def test_hours_without_rows_are_empty_and_only_asked_hours_are_there(warehouse: Warehouse, visits: Table) -> None:
+def test_only_given_hours_have_fingerprints_and_those_without_rows_are_empty(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada"), visit(TWELVE, "bob")])
-    found = fingerprints.net(warehouse, visits, [TEN, ELEVEN])
-    assert list(found) == [TEN, ELEVEN]
-    assert found[TEN].rows == 1
-    assert found[ELEVEN] == EMPTY
+    by_hour = fingerprints.net(warehouse, visits, [TEN, ELEVEN])
+    assert list(by_hour) == [TEN, ELEVEN]
+    assert by_hour[TEN].rows == 1
+    assert by_hour[ELEVEN] == EMPTY
 
 
 @pytest.mark.parametrize("partitioning", list(Partitioning))
@@ -47,18 +47,18 @@ def test_hours_are_half_open_and_need_not_be_neighbours(
     create_target(warehouse, table)
     beside = [TEN, TEN + timedelta(minutes=30), ELEVEN - timedelta(microseconds=1), ELEVEN, LATE, MIDNIGHT]
     write_live(warehouse, table, [visit(hour, "ada") for hour in beside])
-    found = fingerprints.net(warehouse, table, [MIDNIGHT, TEN, TWELVE])
-    assert {hour: print_.rows for hour, print_ in found.items()} == {TEN: 3, TWELVE: 0, MIDNIGHT: 1}
+    by_hour = fingerprints.net(warehouse, table, [MIDNIGHT, TEN, TWELVE])
+    assert {hour: print_.rows for hour, print_ in by_hour.items()} == {TEN: 3, TWELVE: 0, MIDNIGHT: 1}
     alone = fingerprints.net(warehouse, table, [TEN]) | fingerprints.net(warehouse, table, [MIDNIGHT])
-    assert alone == {TEN: found[TEN], MIDNIGHT: found[MIDNIGHT]}
+    assert alone == {TEN: by_hour[TEN], MIDNIGHT: by_hour[MIDNIGHT]}
 
 
 def test_a_year_of_hours_with_holes_fits_into_a_request(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada")])
     year = [hour for number, hour in enumerate(HourRange(TEN, TEN + 365 * 24 * HOUR)) if number % 5]
-    found = fingerprints.net(warehouse, visits, [TEN, *year])
-    assert len(found) == len(year) + 1
-    assert [hour for hour, print_ in found.items() if print_ != EMPTY] == [TEN]
+    by_hour = fingerprints.net(warehouse, visits, [TEN, *year])
+    assert len(by_hour) == len(year) + 1
+    assert [hour for hour, print_ in by_hour.items() if print_ != EMPTY] == [TEN]
 
 
 @pytest.mark.parametrize("hour", [TEN.replace(year=1969), TEN.replace(year=2106, month=2, day=8)])
@@ -74,14 +74,14 @@ def only(warehouse: Warehouse, table: Table, row: Row) -> Fingerprint:
     return fingerprints.net(warehouse, table, [TEN])[TEN]
 
 
-def test_a_null_does_not_hide_the_values_beside_it(warehouse: Warehouse, visits: Table) -> None:
+def test_a_null_does_not_hide_other_values_of_the_row(warehouse: Warehouse, visits: Table) -> None:
     few, many = (only(warehouse, visits, visit(TEN, "ada", country=None, pages=pages)) for pages in (3, 4))
     assert few != many
     assert few.hash != 0
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("left", "right"),
     [
         ({"revenue": None}, {"revenue": 0}),
         ({"country": None}, {"country": ""}),
@@ -92,8 +92,8 @@ def test_a_null_does_not_hide_the_values_beside_it(warehouse: Warehouse, visits:
         ({"is_open": True}, {"is_open": False}),
     ],
 )
-def test_rows_that_differ_in_any_bit_differ(warehouse: Warehouse, visits: Table, one: Row, other: Row) -> None:
-    assert only(warehouse, visits, visit(TEN, "ada", **one)) != only(warehouse, visits, visit(TEN, "ada", **other))
+def test_rows_that_differ_in_any_bit_differ(warehouse: Warehouse, visits: Table, left: Row, right: Row) -> None:
+    assert only(warehouse, visits, visit(TEN, "ada", **left)) != only(warehouse, visits, visit(TEN, "ada", **right))
 
 
 def test_nan_equals_itself(warehouse: Warehouse, visits: Table) -> None:
@@ -101,11 +101,11 @@ def test_nan_equals_itself(warehouse: Warehouse, visits: Table) -> None:
 
 
 def test_cancels_take_their_states_away_whether_merged_or_not(warehouse: Warehouse, visits: Table) -> None:
-    old, new, kept = visit(TEN, "ada"), visit(TEN, "ada", pages=9), visit(TEN, "bob", country=None)
-    write_live(warehouse, visits, [kept, new])
+    old, new, unchanged = visit(TEN, "ada"), visit(TEN, "ada", pages=9), visit(TEN, "bob", country=None)
+    write_live(warehouse, visits, [unchanged, new])
     want = fingerprints.net(warehouse, visits, [TEN])
     warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="preparing")
-    write_live(warehouse, visits, [old, kept])
+    write_live(warehouse, visits, [old, unchanged])
     write_live(warehouse, visits, [old], sign=-1)
     write_live(warehouse, visits, [new])
     assert fingerprints.net(warehouse, visits, [TEN]) == want == fingerprints.final(warehouse, visits, [TEN])
@@ -137,8 +137,7 @@ def test_net_state_and_final_disagree_about_a_damaged_hour(
     write_live(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")])
     damage(warehouse, visits)
     # A user whose profile reads everything with FINAL must see the damage too.
-    profiled = Warehouse(warehouse_url)
-    profiled._client.set_client_setting("final", "1")
+    profiled = Warehouse(warehouse_url, settings={"final": 1})
     for connection in (warehouse, profiled):
         net = fingerprints.net(connection, visits, [TEN, ELEVEN])
         final = fingerprints.final(connection, visits, [TEN, ELEVEN])

@@ -105,7 +105,7 @@ WRONG_TABLES = {
     "another sign": (("`sign` Int8", "`s` Int8, `sign` Int8"), "column s is not declared"),
     "collapses by another": (
         ("CollapsingMergeTree(`sign`)", "CollapsingMergeTree(`other`)"),
-        "collapses by another column than sign",
+        "collapses by a column other than sign",
     ),
 }
 

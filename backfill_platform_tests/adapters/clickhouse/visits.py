@@ -116,12 +116,12 @@ def create_kind(warehouse: Warehouse, table: Table, kind: str) -> None:
 
 def view_totals(warehouse: Warehouse, table: Table) -> dict[datetime, tuple[int, int]]:
     """What the view of the target has added up: pages and visits of each hour that has any."""
-    found = warehouse.rows(
+    totals = warehouse.rows(
         f"SELECT toUnixTimestamp(hour) AS h, sum(pages), sum(visits) FROM transformed.{table.name}_totals GROUP BY h "
         "HAVING sum(visits) != 0",
         doing="reading what the view has added up",
     )
-    return {datetime.fromtimestamp(number, UTC): (pages, visits) for number, pages, visits in found}
+    return {datetime.fromtimestamp(number, UTC): (pages, visits) for number, pages, visits in totals}
 
 
 def counts(rows: Iterable[Row]) -> dict[datetime, int]:
@@ -206,11 +206,11 @@ def as_counter(rows: Iterable[Row]) -> Counter[tuple[Any, ...]]:
 def net_rows(warehouse: Warehouse, table: Table, source: str | None = None) -> Counter[tuple[Any, ...]]:
     """Every row whose signs do not add up to zero, with their sum; a cancel without its state counts negative."""
     columns = names(table.column_names)
-    found = warehouse.rows(
+    rows = warehouse.rows(
         f"SELECT {columns}, sum({SIGN}) AS __net FROM {source or target_name(table)} GROUP BY {columns} HAVING __net != 0",
         doing="reading the net state",
     )
-    return Counter({exact(row): net for *row, net in found})
+    return Counter({exact(row): net for *row, net in rows})
 
 
 def final_rows(warehouse: Warehouse, table: Table) -> Counter[tuple[Any, ...]]:

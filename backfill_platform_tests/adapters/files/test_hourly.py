@@ -20,9 +20,9 @@ DAY = HourRange(hour(0), hour(24))
 def test_every_line_of_an_archive_arrives_as_it_is(spark: "SparkSession", tmp_path: Path) -> None:
     lines = ["plain", "", "  spaces  ", 'quotes " and , commas', "Latin-1: \xe9\xff"]
     source = ArchiveFile(write_lines(tmp_path / "events.csv", lines), DAY, encoding="ISO-8859-1")
-    found = source.lines(spark, [hour(3)]).select("line", F.unix_seconds("file_hour").alias("h")).collect()
-    assert [row["line"] for row in found] == lines
-    assert {row["h"] for row in found} == {int(hour(0).timestamp())}
+    rows = source.lines(spark, [hour(3)]).select("line", F.unix_seconds("file_hour").alias("h")).collect()
+    assert [row["line"] for row in rows] == lines
+    assert {row["h"] for row in rows} == {int(hour(0).timestamp())}
 
 
 def test_an_archive_places_events_by_their_time_and_only_within_its_hours(spark: "SparkSession", tmp_path: Path) -> None:
@@ -33,19 +33,19 @@ def test_an_archive_places_events_by_their_time_and_only_within_its_hours(spark:
 
 
 def test_hours_without_a_file_are_named(tmp_path: Path) -> None:
-    there = ArchiveFile(write_lines(tmp_path / "events.csv", []), DAY)
-    assert list(there.absent([hour(3), hour(24)])) == [hour(24)]
+    archive = ArchiveFile(write_lines(tmp_path / "events.csv", []), DAY)
+    assert list(archive.absent([hour(3), hour(24)])) == [hour(24)]
     gone = ArchiveFile(local_uri(tmp_path / "gone.csv"), DAY).absent([hour(3)])
     assert "there is no file" in gone[hour(3)]
-    write_lines(tmp_path / "100% there" / f"{hour(1):%H}.csv", [])
-    hourly = HourlyFiles(local_uri(tmp_path) + "/100% there/%H.csv")
+    write_lines(tmp_path / "100% landed" / f"{hour(1):%H}.csv", [])
+    hourly = HourlyFiles(local_uri(tmp_path) + "/100% landed/%H.csv")
     assert list(hourly.absent([hour(0), hour(1), hour(2)])) == [hour(0), hour(2)]
 
 
 def test_bytes_that_are_no_utf_8_are_marked_and_kept(spark: "SparkSession", tmp_path: Path) -> None:
     source = ArchiveFile(write_lines(tmp_path / "events.csv", ["fine", "broken \xe9"]), DAY)
-    found = [(row["line"], row["undecodable"]) for row in source.lines(spark, [hour(0)]).collect()]
-    assert found == [("fine", False), ("broken \xe9", True)]
+    lines = [(row["line"], row["undecodable"]) for row in source.lines(spark, [hour(0)]).collect()]
+    assert lines == [("fine", False), ("broken \xe9", True)]
 
 
 def test_an_encoding_that_cannot_be_read_line_by_line_is_refused() -> None:
@@ -58,14 +58,14 @@ def test_hourly_files_keep_late_events_in_the_hour_in_which_they_arrived(spark: 
     for number in (0, 2):
         write_lines(tmp_path / f"{hour(number):%Y-%m-%d/%H}.csv", [f"line of {number}"])
     source = HourlyFiles(pattern)
-    found = [
+    lines = [
         (row["line"], row["h"])
         for number in (0, 2)
         for row in source.lines(spark, [hour(number)])
         .select("line", F.unix_seconds(source.ingestion_hour(F.lit(None))).alias("h"))
         .collect()
     ]
-    assert found == [(f"line of {number}", int(hour(number).timestamp())) for number in (0, 2)]
+    assert lines == [(f"line of {number}", int(hour(number).timestamp())) for number in (0, 2)]
 
 
 def test_a_pattern_without_an_hour_is_refused() -> None:
@@ -85,9 +85,7 @@ HEADER = "id,name_\xe9"
         ("ISO-8859-1", "events.csv", ""),
     ],
 )
-def test_a_header_is_no_event_wherever_it_stands(
-    spark: "SparkSession", tmp_path: Path, encoding: str, name: str, mark: str
-) -> None:
+def test_a_header_line_is_never_an_event(spark: "SparkSession", tmp_path: Path, encoding: str, name: str, mark: str) -> None:
     text = f"{mark}{HEADER}\r\n1,a\r\n{HEADER}\r\n{HEADER} \r\n\r\n".encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
     source = ArchiveFile(local_uri(tmp_path / name), DAY, encoding=encoding, header=HEADER)
@@ -100,10 +98,10 @@ def test_a_file_with_other_columns_is_not_landed(tmp_path: Path) -> None:
     for number, lines in enumerate((["id,name", "1,a"], [], ["1,a"], ["id,name,more"], ["id"])):
         write_lines(tmp_path / f"{hour(number):%H}.csv", lines)
     hours = [hour(number) for number in range(6)]
-    found = HourlyFiles(pattern, header="id,name").absent(hours)
-    assert list(found) == hours[2:]
-    assert "begins with '1,a' instead of the header 'id,name'" in found[hour(2)]
-    assert "there is no file" in found[hour(5)]
+    absent = HourlyFiles(pattern, header="id,name").absent(hours)
+    assert list(absent) == hours[2:]
+    assert "begins with '1,a' instead of the header 'id,name'" in absent[hour(2)]
+    assert "there is no file" in absent[hour(5)]
     assert list(HourlyFiles(pattern).absent(hours)) == hours[5:]
     archive = ArchiveFile(local_uri(tmp_path / f"{hour(3):%H}.csv"), DAY, header="id,name")
     assert "begins with 'id,name,m" in archive.absent([hour(0)])[hour(0)]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
@@ -79,7 +80,7 @@ def test_a_table_with_other_columns_is_refused_by_name(lake: Lake, table: Table)
         lake.ensure(changed)
 
 
-def test_what_is_staged_is_seen_on_its_branch_only_until_promoted(lake: Lake, table: Table, write: Writer) -> None:
+def test_staged_files_are_on_their_branch_only_until_promoted(lake: Lake, table: Table, write: Writer) -> None:
     put(lake, table, {hour(0): write(hour(0), 5), hour(1): write(hour(1), 5)})
     before = lake.snapshot(table)
     lake.stage(table, "r1", [hour(1), hour(2)], {hour(1): write(hour(1), 7), hour(2): write(hour(2), 2)})
@@ -99,7 +100,7 @@ def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write:
     assert lake.built_hours(table) == {hour(0), hour(1)}
     lake.remove_hours(table, [hour(1)])
     assert lake.rows_by_hour(table) == {}
-    assert lake.built_hours(table) == {hour(0)}, "an hour that is lost is not one that is known to be empty"
+    assert lake.built_hours(table) == {hour(0)}, "a lost hour does not count as empty"
     put(lake, table, {hour(0): write(hour(0), 1)})
     lake.remove_hours(table, [hour(0)])
     assert lake.built_hours(table) == set()
@@ -108,7 +109,7 @@ def test_an_hour_without_new_rows_becomes_empty(lake: Lake, table: Table, write:
 def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -> None:
     put(lake, table, {hour(n): write(hour(n), 3) for n in range(6)})
     again = [hour(0), hour(2), hour(5)]
-    lake.stage(table, "r1", again, {found: write(found, 1) for found in again})
+    lake.stage(table, "r1", again, {hour_: write(hour_, 1) for hour_ in again})
     lake.promote(table, "r1", again)
     assert lake.rows_by_hour(table) == {hour(n): 1 if hour(n) in again else 3 for n in range(6)}
     assert [file.hour for file in lake.files(table, again)] == again
@@ -116,21 +117,21 @@ def test_hours_need_not_be_contiguous(lake: Lake, table: Table, write: Writer) -
     assert lake.files(table, []) == []
 
 
-def test_holdings_are_what_a_scan_finds_with_the_spans_of_the_events(lake: Lake, table: Table, write: Writer) -> None:
+def test_the_inventory_has_the_files_of_a_scan_with_the_spans_of_their_events(lake: Lake, table: Table, write: Writer) -> None:
     assert lake.inventory(table).files == ()
     put(lake, table, {hour(n): write(hour(n), 3, late=n * timedelta(minutes=20)) for n in range(4)})
     put(lake, table, {hour(1): write(hour(1), 5), hour(2): []})
-    held = lake.inventory(table, "event_time")
-    assert list(held.files) == lake.files(table)
-    assert [(file.hour, file.rows) for file in held.files] == [(hour(0), 3), (hour(1), 5), (hour(3), 3)]
-    assert held.empty == {hour(2)}
-    spans = [held.spans[file.uri] for file in held.files]
+    inventory = lake.inventory(table, "event_time")
+    assert list(inventory.files) == lake.files(table)
+    assert [(file.hour, file.rows) for file in inventory.files] == [(hour(0), 3), (hour(1), 5), (hour(3), 3)]
+    assert inventory.empty == {hour(2)}
+    spans = [inventory.spans[file.uri] for file in inventory.files]
     starts = [hour(0), hour(1), hour(2)]
     assert spans == [(at, at + timedelta(seconds=rows - 1)) for at, rows in zip(starts, (3, 5, 3), strict=True)]
     assert lake.inventory(table).spans == {}
 
 
-def test_holdings_read_a_manifest_once_and_see_every_change(
+def test_the_inventory_reads_a_manifest_once_and_sees_every_change(
     lake: Lake, table: Table, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -159,16 +160,17 @@ def test_holdings_read_a_manifest_once_and_see_every_change(
     assert look() == [(hour(1), 3), (hour(2), 4)]
 
 
-def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Writer) -> None:
-    with lake._catalog.load_table(table.path).transaction() as change:
+def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake/catalog.db", warehouse=lake.root_uri)
+    with catalog.load_table(table.path).transaction() as change:
         change.set_properties({"commit.manifest.min-count-to-merge": "3"})
     for n in range(8):
         put(lake, table, {hour(n): write(hour(n), 2)})
         put(lake, table, {hour(0): write(hour(0), n + 1)})
-    found = lake._catalog.load_table(table.path)
-    snapshot = found.current_snapshot()
+    loaded = catalog.load_table(table.path)
+    snapshot = loaded.current_snapshot()
     assert snapshot is not None
-    assert len(snapshot.manifests(found.io)) <= 4
+    assert len(snapshot.manifests(loaded.io)) <= 4
     assert lake.rows_by_hour(table) == {hour(n): 8 if n == 0 else 2 for n in range(8)}
     assert list(lake.inventory(table).files) == lake.files(table)
 
@@ -202,8 +204,8 @@ def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: T
             hour(4): write(hour(4), 5, late=timedelta(hours=3, minutes=30)),
         },
     )
-    found = lake.files_between(table, "event_time", hour(0), hour(1))
-    assert [file.hour for file in found] == [hour(0), hour(4)]
+    files = lake.files_between(table, "event_time", hour(0), hour(1))
+    assert [file.hour for file in files] == [hour(0), hour(4)]
 
 
 def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
@@ -212,17 +214,17 @@ def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table,
     files = {1: write(hour(0), 100), 2: write(hour(0), 200)}
     failures: list[Exception] = []
 
-    def replace(one: Lake, branch: str, uris: list[str]) -> None:
+    def replace(writer_lake: Lake, branch: str, uris: list[str]) -> None:
         try:
-            one.stage(table, branch, [hour(0)], {hour(0): uris})
-            one.promote(table, branch, [hour(0)])
+            writer_lake.stage(table, branch, [hour(0)], {hour(0): uris})
+            writer_lake.promote(table, branch, [hour(0)])
         except LakeConflict as error:
             failures.append(error)
 
     for turn in range(5):
         threads = [
-            threading.Thread(target=replace, args=(one, f"w{number}_{turn}", files[number]))
-            for number, one in ((1, lake), (2, other))
+            threading.Thread(target=replace, args=(writer_lake, f"w{number}_{turn}", files[number]))
+            for number, writer_lake in ((1, lake), (2, other))
         ]
         for thread in threads:
             thread.start()
@@ -232,7 +234,7 @@ def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table,
     assert failures == []
 
 
-def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, table: Table, tmp_path: Path) -> None:
+def test_a_discarded_attempt_leaves_neither_branch_nor_files(lake: Lake, table: Table, tmp_path: Path) -> None:
     uri = lake.data_uri(table, "r1")
     folder = tmp_path / "lake" / "data" / "raw" / "events" / "r1"
     assert local_uri(folder) == uri
@@ -245,7 +247,7 @@ def test_work_that_is_thrown_away_leaves_neither_branch_nor_files(lake: Lake, ta
     lake.discard(table, "r1", "r1")
 
 
-def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+def test_branches_and_files_of_dead_attempts_are_swept(lake: Lake, table: Table, tmp_path: Path) -> None:
     folder = tmp_path / "lake" / "data" / "raw" / "events" / "dead"
     folder.mkdir(parents=True)
     lake.stage(table, "dead", [hour(0)], {hour(0): Writer(folder)(hour(0), 3)})
@@ -254,7 +256,7 @@ def test_what_dead_attempts_left_behind_is_swept_away(lake: Lake, table: Table, 
     assert lake.snapshot(table, branch="dead") is None
 
 
-def test_what_others_are_at_work_on_is_not_swept_away(lake: Lake, table: Table, tmp_path: Path) -> None:
+def test_branches_and_files_of_live_attempts_are_not_swept(lake: Lake, table: Table, tmp_path: Path) -> None:
     for attempt in ("dead", "alive"):
         folder = tmp_path / "lake" / "data" / "raw" / "events" / attempt
         folder.mkdir(parents=True)

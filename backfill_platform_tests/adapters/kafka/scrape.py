@@ -1,4 +1,4 @@
-"""What Prometheus would get."""
+"""The metrics of a replay, read as Prometheus reads them."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ PREFIX = "backfill_replay_"
 
 
 def scrape(port: int, replay: str) -> dict[str, float]:
-    """The figures of a replay. Raises URLError where nobody serves any."""
+    """The metrics of a replay. Raises URLError where none are served."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = [sample for family in families for sample in family.samples if sample.name.startswith(PREFIX)]
@@ -24,18 +24,17 @@ def scrape(port: int, replay: str) -> dict[str, float]:
 
 @contextmanager
 def scraping(port: int, replay: str) -> Iterator[Future[dict[str, float]]]:
-    """Scrapes beside the block, until some messages are acknowledged; gives the first such figures."""
-
-    found: dict[str, float] = {}
+    """Scrape in a thread while the block runs, until some messages are acknowledged; yields a future of these metrics."""
+    metrics: dict[str, float] = {}
 
     def sends() -> bool:
         with suppress(URLError):  # it has not begun
-            found.update(scrape(port, replay))
-        return bool(found.get("messages_acknowledged"))
+            metrics.update(scrape(port, replay))
+        return bool(metrics.get("messages_acknowledged"))
 
     def until_it_sends() -> dict[str, float]:
         wait_until(sends, 120)
-        return found
+        return metrics
 
     with ThreadPoolExecutor(1) as beside:
         yield beside.submit(until_it_sends)

@@ -34,14 +34,14 @@ def by(key: str) -> UntilClosed | None:
 
 
 @pytest.mark.parametrize("key", ["", "client", "note", "ingested"])
-def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark: "SparkSession", key: str) -> None:
+def test_each_event_is_kept_once_and_events_read_and_kept_are_counted_by_hour(spark: "SparkSession", key: str) -> None:
     hours = [hour(0), hour(1), hour(2)]
-    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours, sessions=by(key))
+    deduplicated = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", hours, sessions=by(key))
     started = ["session_started_at"] if key else []
-    assert found.rows.columns == ["at", "client", "note", "ingested", *started]
-    kept = Counter((row["client"], row["note"]) for row in found.rows.collect())
+    assert deduplicated.rows.columns == ["at", "client", "note", "ingested", *started]
+    kept = Counter((row["client"], row["note"]) for row in deduplicated.rows.collect())
     assert kept == {(1, None): 2, (2, "a"): 1, (3, "a"): 1}
-    counts = found.counts()
+    counts = deduplicated.counts()
     assert counts is not None
     assert counts.read == {hour(0): 3, hour(1): 3}
     assert counts.kept == {hour(0): 2, hour(1): 1}
@@ -52,23 +52,23 @@ def test_each_event_is_kept_once_and_what_came_and_went_is_counted_by_hour(spark
 @pytest.mark.parametrize("turn", [1, -1])
 def test_the_copy_that_is_kept_is_the_smallest_whatever_came_first(spark: "SparkSession", turn: int, key: str) -> None:
     frame = spark.createDataFrame([TWICE, LATE_COPY, (T0, 1, "b", 0)][::turn], TYPES).coalesce(1)
-    found = without_duplicates(frame, KEY, "at", [hour(0)], sessions=by(key))
-    assert Counter((row["note"], row["ingested"]) for row in found.rows.collect()) == {(None, 1): 1, ("b", 0): 1}
+    deduplicated = without_duplicates(frame, KEY, "at", [hour(0)], sessions=by(key))
+    assert Counter((row["note"], row["ingested"]) for row in deduplicated.rows.collect()) == {(None, 1): 1, ("b", 0): 1}
 
 
 @pytest.mark.whole
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, "a", "b"])), max_size=30), st.booleans())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_key_changes_only_the_order_of_work(
+def test_the_session_key_does_not_change_which_events_are_kept(
     spark: "SparkSession", events: list[tuple[int, int, str | None]], by_client: bool
 ) -> None:
     rows = [(hour(at), client, note, n) for n, (at, client, note) in enumerate(events)]
     frame = spark.createDataFrame(rows, TYPES).repartition(3)
-    found = without_duplicates(frame, KEY, "at", [hour(0), hour(1)], sessions=by("client") if by_client else None)
-    assert Counter((row["client"], row["note"], row["ingested"]) for row in found.rows.collect()) == Counter(
+    deduplicated = without_duplicates(frame, KEY, "at", [hour(0), hour(1)], sessions=by("client") if by_client else None)
+    assert Counter((row["client"], row["note"], row["ingested"]) for row in deduplicated.rows.collect()) == Counter(
         (client, note, events.index((at, client, note))) for at, client, note in set(events)
     )
-    counts = found.counts()
+    counts = deduplicated.counts()
     assert counts is not None
     read = Counter(at for at, _, _ in events)
     assert counts.read == {hour(at): read[at] for at in (0, 1) if read[at]}
@@ -79,16 +79,22 @@ def test_a_key_changes_only_the_order_of_work(
         sessions = sessionize(
             set(events), key=lambda e: e[1], time=lambda e: hour(e[0]), gap=GAP, cap=GAP, available_until=hour(9)
         )
-        starts = {(one.key, hour(at).timestamp()): one.started_at.timestamp() for one in sessions for at, _, _ in one.events}
-        rows = found.rows.select("client", F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start"))
-        assert {(row["client"], row["at"]): row["start"] for row in rows.collect()} == starts
+        starts = {
+            (session.key, hour(at).timestamp()): session.started_at.timestamp()
+            for session in sessions
+            for at, _, _ in session.events
+        }
+        started = deduplicated.rows.select(
+            "client", F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start")
+        )
+        assert {(row["client"], row["at"]): row["start"] for row in started.collect()} == starts
 
 
 def test_copies_and_sessions_are_found_by_one_shuffle_and_one_sort(
     spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)], sessions=by("client"))
-    found.rows.explain()
+    deduplicated = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)], sessions=by("client"))
+    deduplicated.rows.explain()
     plan = capsys.readouterr().out
     assert [plan.count(f"{what} ") for what in ("Exchange", "Sort", "Window")] == [1, 1, 2]
 
@@ -96,18 +102,18 @@ def test_copies_and_sessions_are_found_by_one_shuffle_and_one_sort(
 def test_many_hours_are_counted_exactly_over_many_partitions(spark: "SparkSession") -> None:
     hours = [hour(n) for n in range(48)]
     rows = [(hour(n % 48), n, "", 0) for n in range(3000)] * 2
-    found = without_duplicates(spark.createDataFrame(rows, TYPES).repartition(7), KEY, "at", hours)
-    found.rows.count()
-    counts = found.counts()
+    deduplicated = without_duplicates(spark.createDataFrame(rows, TYPES).repartition(7), KEY, "at", hours)
+    deduplicated.rows.count()
+    counts = deduplicated.counts()
     assert counts is not None
     assert counts.kept == Counter(hour(n % 48) for n in range(3000))
     assert counts.read == {at: 2 * rows for at, rows in counts.kept.items()}
 
 
 def test_no_count_is_given_where_the_rows_were_not_read(spark: "SparkSession") -> None:
-    found = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)])
+    deduplicated = without_duplicates(spark.createDataFrame(EVENTS, TYPES), KEY, "at", [hour(0)])
     nobody = spark.createDataFrame([], "client long")
-    joined = found.rows.join(nobody, "client").persist()
+    joined = deduplicated.rows.join(nobody, "client").persist()
     assert joined.agg(F.count("*")).collect()[0][0] == 0
     joined.unpersist()
-    assert found.counts() is None
+    assert deduplicated.counts() is None

@@ -1,7 +1,7 @@
 from collections import Counter
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from backfill_platform.adapters.spark.hours import between
 from backfill_platform_tests.oracles import entities
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # which would start one job after the other
 PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -47,37 +47,38 @@ def by_spark(frame: "DataFrame", *key: str) -> "DataFrame":
 def rows(frame: "DataFrame") -> Counter[Change]:
     times = ("ingestion_hour", "modified_at")
     numbered = frame.select(*(F.unix_seconds(name).alias(name) if name in times else name for name in Change._fields))
-    found = (row.asDict() for row in numbered.collect())
-    return Counter(
-        Change(**{k: datetime.fromtimestamp(v, T0.tzinfo) if k in times else v for k, v in one.items()}) for one in found
-    )
+
+    def value(row: "Row", name: str) -> Any:
+        return datetime.fromtimestamp(row[name], T0.tzinfo) if name in times else row[name]
+
+    return Counter(Change(*[value(row, name) for name in Change._fields]) for row in numbered.collect())
 
 
 def by_reference(changes: list[Change]) -> Counter[Change]:
-    found = entities.newest(
+    newest_changes = entities.newest(
         changes,
-        key=lambda one: (one.stream, one.entity),
-        modified=lambda one: one.modified_at,
-        arrived=lambda one: (one.ingestion_hour, one.position),
+        key=lambda c: (c.stream, c.entity),
+        modified=lambda c: c.modified_at,
+        arrived=lambda c: (c.ingestion_hour, c.position),
     )
-    return Counter(found.values())
+    return Counter(newest_changes.values())
 
 
-def test_a_tombstone_outlives_what_is_older_and_arrives_later(spark: "SparkSession") -> None:
+def test_a_delete_wins_over_older_changes_that_arrive_later(spark: "SparkSession") -> None:
     update, delete, late = change(0, 1, 0.5, "x"), change(0, 2, 0.9, None), change(3, 0, 0.8, "late")
     frame = spark.createDataFrame([late, update, delete], SCHEMA)
     assert by_spark(frame, "entity").columns == list(Change._fields)
     assert rows(by_spark(frame, "entity")) == Counter([delete])
     again, later = change(4, 0, 0.9, "same time"), change(4, 1, 0.9, "later, and a smaller text")
-    for known in ([again], [later, again]):
-        found = rows(by_spark(frame.unionByName(spark.createDataFrame(known, SCHEMA)), "entity"))
-        assert found == Counter(known[:1])
+    for added in ([again], [later, again]):
+        state = rows(by_spark(frame.unionByName(spark.createDataFrame(added, SCHEMA)), "entity"))
+        assert state == Counter(added[:1])
 
 
-def test_changes_that_nothing_orders_give_one_result_in_any_order(spark: "SparkSession") -> None:
-    one, other = change(0, 1, 0.5, "x"), change(0, 1, 0.5, "y")
-    for pair in ([one, other], [other, one]):
-        assert rows(by_spark(spark.createDataFrame(pair, SCHEMA).coalesce(1), "entity")) == Counter([other])
+def test_changes_with_equal_times_and_positions_give_one_result_in_any_order(spark: "SparkSession") -> None:
+    smaller, larger = change(0, 1, 0.5, "x"), change(0, 1, 0.5, "y")
+    for pair in ([smaller, larger], [larger, smaller]):
+        assert rows(by_spark(spark.createDataFrame(pair, SCHEMA).coalesce(1), "entity")) == Counter([larger])
 
 
 @st.composite
@@ -86,11 +87,11 @@ def streams(draw: st.DrawFn) -> tuple[list[Change], list[Change]]:
     drawn = st.tuples(
         st.integers(0, 3), st.sampled_from([0, 0.5, 1, 1.5, 2]), st.sampled_from(["x", "y", None]), st.integers(1, 2)
     )
-    found = [
+    changes = [
         change(hour, at, modified, value, entity)
         for at, (hour, modified, value, entity) in enumerate(draw(st.lists(drawn, max_size=10)))
     ]
-    both = draw(st.permutations(found + (draw(st.lists(st.sampled_from(found), max_size=3)) if found else [])))
+    both = draw(st.permutations(changes + (draw(st.lists(st.sampled_from(changes), max_size=3)) if changes else [])))
     cut = draw(st.integers(0, len(both)))
     return both[:cut], both[cut:]
 
@@ -100,7 +101,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Change], list[Change]]:
 def test_random_changes_give_the_state_of_the_reference_at_once_and_in_parts(
     spark: "SparkSession", drawn: list[tuple[list[Change], list[Change]]]
 ) -> None:
-    parts = [[one._replace(stream=number) for number, both in enumerate(drawn) for one in both[part]] for part in (0, 1)]
+    parts = [[c._replace(stream=number) for number, both in enumerate(drawn) for c in both[part]] for part in (0, 1)]
     expected = by_reference([*parts[0], *parts[1]])
     first, second = (spark.createDataFrame(part, SCHEMA) for part in parts)
     assert rows(by_spark(first.unionByName(second), "stream", "entity")) == expected
@@ -116,6 +117,6 @@ def test_the_newest_of_each_hour_is_built_in_any_chunks_and_gives_the_state(spar
     whole = by_spark(frame, "hour", "entity")
     hours = [T0 + timedelta(hours=n) for n in range(5)]
     apart = [by_spark(frame.where(between("modified_at", hour, hour + timedelta(hours=1))), "hour", "entity") for hour in hours]
-    joined = reduce(lambda one, other: one.unionByName(other), apart)
+    joined = reduce(lambda left, right: left.unionByName(right), apart)
     assert rows(joined) == rows(whole)
     assert rows(by_spark(whole.drop("hour"), "entity")) == by_reference(changes)

@@ -22,10 +22,10 @@ def test_events_have_the_start_of_their_session_and_end_at_its_cap(spark: "Spark
     frame = spark.createDataFrame([(1, at) for at in MOMENTS] * (2 if same_event else 1), TYPES)
     window = Window(lookahead=UntilClosed("client", gap=timedelta(minutes=30), cap=HOUR))
     events, deduplicated = events_for(window, frame, same_event, "at", [T0])
-    found = events.select(F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start")).collect()
+    rows = events.select(F.unix_seconds("at").alias("at"), F.unix_seconds(SESSION_START).alias("start")).collect()
     end = hour_of(T0) + 2 * HOUR
-    assert sorted(found) == [(at.timestamp(), T0.timestamp()) for at in MOMENTS if at < end]
-    assert len(found) < len(MOMENTS)
+    assert sorted(rows) == [(at.timestamp(), T0.timestamp()) for at in MOMENTS if at < end]
+    assert len(rows) < len(MOMENTS)
     assert (deduplicated is None) == (not same_event)
 
 

@@ -3,12 +3,11 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.spark import closure
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import RangeRead, read_range
 from backfill_platform.adapters.spark.sessions import SESSION_START, with_session_start, within_cap
@@ -19,7 +18,8 @@ from backfill_platform.examples.session_rule import sessionize
 from backfill_platform_tests.events import T0, Click, hour, random_clicks
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
 
 GAP = timedelta(minutes=30)
 EVENTS = Table(
@@ -32,7 +32,7 @@ Owned = Counter[tuple[int, datetime, datetime, int]]
 
 
 class Files:
-    """Parquet files by event hour, and which of them were asked for."""
+    """Parquet files by event hour, and the spans of time for which files were planned."""
 
     def __init__(self, spark: "SparkSession", folder: Path, clicks: list[Click]) -> None:
         rows = [(click.at.replace(minute=0, second=0), click.client, click.at) for click in clicks]
@@ -42,11 +42,11 @@ class Files:
             datetime.fromtimestamp(int(path.parent.name.removeprefix("h=")), UTC): str(path)
             for path in folder.glob("h=*/*.parquet")
         }
-        self.asked: list[tuple[datetime, datetime]] = []
+        self.planned: list[tuple[datetime, datetime]] = []
 
     def plan(self, start: datetime, end: datetime) -> list[str]:
-        self.asked.append((start, end))
-        return [path for found, path in self.by_hour.items() if found < end and start < found + HOUR]
+        self.planned.append((start, end))
+        return [path for file_hour, path in self.by_hour.items() if file_hour < end and start < file_hour + HOUR]
 
 
 def read(spark: "SparkSession", files: Files, hours: HourRange, window: Window, available_until: datetime) -> RangeRead:
@@ -69,8 +69,10 @@ def owned(result: RangeRead, hours: HourRange, cap: timedelta) -> Owned:
 
 
 def reference(clicks: list[Click], available_until: datetime, cap: timedelta) -> Owned:
-    found = sessionize(clicks, key=lambda c: c.client, time=lambda c: c.at, gap=GAP, cap=cap, available_until=available_until)
-    return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
+    sessions = sessionize(
+        clicks, key=lambda c: c.client, time=lambda c: c.at, gap=GAP, cap=cap, available_until=available_until
+    )
+    return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in sessions)  # type: ignore[misc]
 
 
 @pytest.mark.whole
@@ -90,8 +92,8 @@ def test_every_chunking_gives_the_sessions_of_the_reference(
     expected = reference(clicks, available_until, cap)
     for size in sizes:
         chunks = [HourRange(hour(n), hour(min(n + size, hours))) for n in range(0, hours, size)]
-        found = sum((owned(read(spark, files, chunk, window, available_until), chunk, cap) for chunk in chunks), Counter())
-        assert found == expected, f"in chunks of {size} hours"
+        sessions = sum((owned(read(spark, files, chunk, window, available_until), chunk, cap) for chunk in chunks), Counter())
+        assert sessions == expected, f"in chunks of {size} hours"
 
 
 def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "SparkSession", tmp_path: Path) -> None:
@@ -110,21 +112,22 @@ def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "S
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many open sessions each look has found."""
-    found_by: list[int] = []
-    collected = closure._collected
+def looks(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many open sessions each look collects: a look is one Arrow table that comes from Spark."""
+    collected: list[int] = []
+    frame_type = type(spark.range(0))
+    to_arrow = frame_type.toArrow
 
-    def counting(*given: Any) -> Any:
-        found = collected(*given)
-        found_by.append(found.num_rows)
-        return found
+    def counting(frame: "DataFrame") -> "pyarrow.Table":
+        sessions = to_arrow(frame)
+        collected.append(sessions.num_rows)
+        return sessions
 
-    monkeypatch.setattr(closure, "_collected", counting)
-    return found_by
+    monkeypatch.setattr(frame_type, "toArrow", counting)
+    return collected
 
 
-def test_what_seven_gaps_close_takes_one_look_and_what_the_cap_closes_two(
+def test_sessions_that_close_within_seven_gaps_take_one_look_and_longer_ones_two(
     spark: "SparkSession", tmp_path: Path, looks: list[int]
 ) -> None:
     for hours, expected in ((4, [2]), (6, [2, 1])):
@@ -136,7 +139,7 @@ def test_what_seven_gaps_close_takes_one_look_and_what_the_cap_closes_two(
         assert looks == expected
 
 
-def test_only_sessions_that_may_have_begun_earlier_are_looked_for_further_back(
+def test_only_sessions_that_may_have_begun_earlier_are_read_further_back(
     spark: "SparkSession", tmp_path: Path, looks: list[int]
 ) -> None:
     """Beyond the last seven gaps, 63 are looked at, then all of the range."""
@@ -167,7 +170,7 @@ def test_beyond_the_first_margin_only_events_of_the_open_sessions_are_read(spark
     )
 
 
-def test_sessions_that_go_back_beyond_the_last_hours_of_a_long_range_are_known_by_their_start(
+def test_sessions_that_began_long_before_the_end_of_the_range_belong_to_the_hour_of_their_start(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     began_before = [Click(1, second) for second in range(1200, 8 * 3600, 1200)]
@@ -186,27 +189,27 @@ def test_a_proxy_that_never_idles_stops_the_reading_at_the_cap(spark: "SparkSess
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=timedelta(hours=2)))
     result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(6))
     assert (result.closure.still_open, result.closure.limit) == (1, "cap")
-    assert max(end for _, end in files.asked) == hour(3)
+    assert max(end for _, end in files.planned) == hour(3)
 
 
 @pytest.mark.whole
 def test_proxies_that_do_not_idle_for_six_days_cost_an_hour_no_more_than_its_cap(spark: "SparkSession", tmp_path: Path) -> None:
-    end, one, cap = 6 * 24 * 3600, HourRange(hour(70), hour(71)), timedelta(hours=6)
+    end, target, cap = 6 * 24 * 3600, HourRange(hour(70), hour(71)), timedelta(hours=6)
     older = [Click(1, second) for second in range(0, end, 1200)]
     starting = [Click(2, second) for second in range(70 * 3600, end, 1200)]
     crowd = [Click(1000 + second, second) for second in range(0, end, 300)]
     files = Files(spark, tmp_path / "events", older + starting + crowd)
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP, cap=cap))
-    result = read(spark, files, one, window, hour(6 * 24))
+    result = read(spark, files, target, window, hour(6 * 24))
 
     assert (result.closure.still_open, result.closure.limit) == (1, "cap")
-    assert (result.start, result.end) == (one.start - GAP, one.end + cap)
+    assert (result.start, result.end) == (target.start - GAP, target.end + cap)
     assert (len(files.by_hour), result.files) == (144, 1 + 1 + 6)
     rows = Counter(min(row["client"], 1000) for row in result.rows.select("client").collect())
     # Only the session that starts in the hour is followed: 3 rows an hour for 7 hours. Of all others, what lies within a gap.
     assert rows == {1: 2 * 3, 2: 7 * 3, 1000: 2 * 12}
-    assert set(owned(result, one, cap)) >= {(2, hour(70), hour(77) - timedelta(minutes=20), 21)}
-    assert not [key for key, *_ in owned(result, one, cap) if key == 1]
+    assert set(owned(result, target, cap)) >= {(2, hour(70), hour(77) - timedelta(minutes=20), 21)}
+    assert not [key for key, *_ in owned(result, target, cap) if key == 1]
 
 
 def test_nothing_is_read_beyond_what_has_landed(spark: "SparkSession", tmp_path: Path) -> None:

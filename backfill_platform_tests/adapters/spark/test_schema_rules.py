@@ -4,10 +4,10 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pandera.pyspark as pa
 import pyspark.sql.types as T
 import pytest
-from pandera.extensions import register_check_method
+from pandera.api.extensions import register_check_method
+from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameModel, Field, check, dataframe_check
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,9 +26,9 @@ def divisible(column: Column, *, by: int) -> Column:
 
 
 @register_check_method
-def at_most_rows(found: Any, *, rows: int) -> bool:
+def at_most_rows(checked: Any, *, rows: int) -> bool:
     """As pandera's guide writes them: a frame and the name of a column in, a verdict out."""
-    return bool(found.dataframe.select(found.column_name).count() <= rows)
+    return bool(checked.dataframe.select(checked.column_name).count() <= rows)
 
 
 class Own(DataFrameModel):
@@ -93,7 +93,7 @@ class ByPandera(DataFrameModel):
         return bool(frame.agg(F.sum("a") == 3).first()[0])  # type: ignore[index]
 
     @dataframe_check
-    def _no_failure_of_its_own(cls, frame: DataFrame) -> bool:
+    def _no_failure_of_its_own(cls, frame: DataFrame) -> bool:  # type: ignore[misc] # pandera makes it a class method
         """No frame is too hard."""
         if frame.where("a = 13").count():
             raise ValueError("too hard")
@@ -112,7 +112,7 @@ def verdicts(spark: "SparkSession", schema: type, values: list[int | None]) -> l
     ("values", "failed"),
     [([1, 2], []), ([1, 2, None], [NAMES[0]]), ([1, 1], [NAMES[1]]), ([13, -10], [NAMES[2]]), ([0, 0, 13], NAMES)],
 )
-def test_what_cannot_be_a_column_is_run_by_pandera_one_verdict_each(
+def test_checks_that_cannot_be_columns_are_run_by_pandera_with_a_verdict_each(
     spark: "SparkSession", values: list[int | None], failed: list[str]
 ) -> None:
     rules = rules_of(ByPandera)
@@ -123,12 +123,13 @@ def test_what_cannot_be_a_column_is_run_by_pandera_one_verdict_each(
 
 
 def test_pandera_cannot_be_switched_off_from_outside(spark: "SparkSession") -> None:
-    for switch in ({"validation_enabled": False}, {"validation_depth": pa.config.ValidationDepth.SCHEMA_ONLY}):
-        with pa.config.config_context(**switch):
+    switches: list[dict[str, Any]] = [{"validation_enabled": False}, {"validation_depth": ValidationDepth.SCHEMA_ONLY}]
+    for switch in switches:
+        with config_context(**switch):
             assert verdicts(spark, ByPandera, [2]) == [NAMES[1]]
 
 
-def test_no_verdict_is_no_pass(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_verdict_counts_as_a_failure(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     rule = rules_of(ByPandera).by_pandera[0]
     monkeypatch.setattr(rule.schema, "validate", lambda frame: frame)
     assert rule.find_error(spark.range(1)) == "pandera gave no verdict"
@@ -195,7 +196,7 @@ class RowsOfAFrame(DataFrameModel):
     a: T.LongType = Field()
 
     @dataframe_check
-    def _positive(cls, frame: DataFrame) -> Column:
+    def _positive(cls, frame: DataFrame) -> Column:  # type: ignore[misc] # pandera makes it a class method
         return frame["a"] > 0
 
 
@@ -209,7 +210,7 @@ class Flags(DataFrameModel):
     ("schema", "says"),
     [(OnlyAWarning, "enforces nothing"), (Grouped, "HourRule"), (RowsOfAFrame, "RowRule"), (Flags, r"\(\?i\)")],
 )
-def test_what_neither_can_enforce_is_refused_when_declared(schema: type, says: str) -> None:
+def test_checks_that_neither_spark_nor_pandera_can_enforce_are_refused(schema: type, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         rules_of(schema)
 

@@ -20,7 +20,7 @@ Rows = list[tuple[int, datetime]]
 
 def by_spark(spark: "SparkSession", rows: Rows, cap: timedelta) -> Counter[tuple[int, datetime, datetime, int]]:
     frame = spark.createDataFrame(rows, "client long, at timestamp")
-    found = (
+    sessions = (
         with_session_start(frame, UntilClosed("client", GAP, cap), "at")
         .where(within_cap("at", cap))
         .groupBy("client", SESSION_START)
@@ -28,14 +28,14 @@ def by_spark(spark: "SparkSession", rows: Rows, cap: timedelta) -> Counter[tuple
         .collect()
     )
     return Counter(
-        (r["client"], datetime.fromtimestamp(r["a"], UTC), datetime.fromtimestamp(r["b"], UTC), r["n"]) for r in found
+        (r["client"], datetime.fromtimestamp(r["a"], UTC), datetime.fromtimestamp(r["b"], UTC), r["n"]) for r in sessions
     )
 
 
 def by_reference(rows: Rows, cap: timedelta) -> Counter[tuple[int, datetime, datetime, int]]:
     available_until = T0 + timedelta(days=400)
-    found = sessionize(rows, key=lambda r: r[0], time=lambda r: r[1], gap=GAP, cap=cap, available_until=available_until)
-    return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in found)  # type: ignore[misc]
+    sessions = sessionize(rows, key=lambda r: r[0], time=lambda r: r[1], gap=GAP, cap=cap, available_until=available_until)
+    return Counter((s.key, s.started_at, s.ended_at, len(s.events)) for s in sessions)  # type: ignore[misc]
 
 
 def test_a_day_of_random_clicks_gives_the_sessions_of_the_reference(spark: "SparkSession") -> None:

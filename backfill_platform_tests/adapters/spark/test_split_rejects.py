@@ -1,4 +1,4 @@
-"""Rows parted by their marks: what one action sees of them, and what is computed once more."""
+"""Rows split by their marks: what one action observes of them, and what is computed again."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.spark import split_rejects as sift
+from backfill_platform.adapters.spark import split_rejects
 from backfill_platform.adapters.spark.checks import FAILED
 from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
 from backfill_platform_tests.events import hour
@@ -29,8 +29,8 @@ def split(spark: "SparkSession", rows: list[Row], **limits: int) -> RejectSplit:
     return RejectSplit(frame(spark, rows), "hour", F.repeat(F.lit('é,"'), F.col("n").cast("int")), **limits)
 
 
-def rejected(found: RejectSplit) -> Counter[tuple[int, tuple[str, ...], str]]:
-    rejects = found.rejects()
+def rejected(parts: RejectSplit) -> Counter[tuple[int, tuple[str, ...], str]]:
+    rejects = parts.rejects()
     rows = [] if rejects is None else rejects.collect()
     return Counter((row[EPOCH], tuple(row[FAILED]), row[PAYLOAD]) for row in rows)
 
@@ -39,57 +39,57 @@ def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
     return Counter((int(at.timestamp()), tuple(failed), 'é,"' * n) for at, n, failed in rows if at is not None)
 
 
-# Three rejects of five, fifteen and fifteen letters: taken along, too many of them, too large.
+# Three rejects of five, fifteen and fifteen letters: returned by the action, too many of them, too large.
 @pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True)])
-def test_one_action_counts_all_rows_and_takes_a_few_rejects_along(
+def test_one_action_counts_all_rows_and_returns_a_few_rejects(
     spark: "SparkSession", most: int, letters: int, computed_again: bool
 ) -> None:
-    with split(spark, GOOD + BAD, most=most, letters=letters) as found:
-        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
-        assert found.good.columns == ["hour", "n", FAILED]
-        assert found.rows == 6
-        assert rejected(found) == expected(BAD)
-        rejects = found.rejects()
+    with split(spark, GOOD + BAD, most=most, letters=letters) as parts:
+        assert sorted(row["n"] for row in parts.good.collect()) == [1, 2, 3]
+        assert parts.good.columns == ["hour", "n", FAILED]
+        assert parts.rows == 6
+        assert rejected(parts) == expected(BAD)
+        rejects = parts.rejects()
         assert rejects is not None
         assert rejects.is_cached == computed_again
     assert not rejects.is_cached
 
 
-def test_what_was_seen_twice_is_counted_and_computed_anew(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_observed_twice_are_counted_and_computed_again(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(observation: "Observation") -> dict[str, Any]:
         seen = observation.get
-        return {name: found * 2 for name, found in seen.items()}
+        return {name: metric * 2 for name, metric in seen.items()}
 
-    monkeypatch.setattr(sift, "observed", twice)
-    with split(spark, GOOD + BAD) as found:
-        assert found.good.count() == 3
-        assert (found.rows, rejected(found)) == (12, expected(BAD * 2))
-        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
-        assert rejected(found) == expected(BAD)
+    monkeypatch.setattr(split_rejects, "observed", twice)
+    with split(spark, GOOD + BAD) as parts:
+        assert parts.good.count() == 3
+        assert (parts.rows, rejected(parts)) == (12, expected(BAD * 2))
+        assert parts.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
+        assert rejected(parts) == expected(BAD)
 
 
 def test_rows_without_an_hour_are_counted_and_are_not_good(spark: "SparkSession") -> None:
-    with split(spark, [*GOOD, (None, 6, [])]) as found:
-        assert sorted(row["n"] for row in found.good.collect()) == [1, 2, 3]
-        assert found.rows == 4
-        assert found.rejects() is None
-        assert found.count_anew() == ({hour(0): 2, hour(2): 1}, 1)
+    with split(spark, [*GOOD, (None, 6, [])]) as parts:
+        assert sorted(row["n"] for row in parts.good.collect()) == [1, 2, 3]
+        assert parts.rows == 4
+        assert parts.rejects() is None
+        assert parts.count_anew() == ({hour(0): 2, hour(2): 1}, 1)
 
 
-def test_what_spark_did_not_need_to_read_is_counted_anew(spark: "SparkSession") -> None:
-    with split(spark, GOOD + BAD) as found:
+def test_rows_that_spark_did_not_need_to_read_are_counted_again(spark: "SparkSession") -> None:
+    with split(spark, GOOD + BAD) as parts:
         nobody = spark.createDataFrame([], "n long")
-        joined = found.good.join(nobody, "n").persist()
+        joined = parts.good.join(nobody, "n").persist()
         assert joined.agg(F.count("*")).collect()[0][0] == 0
         joined.unpersist()
-        assert found.rows is None
-        assert rejected(found) == expected(BAD)
-        assert found.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
+        assert parts.rows is None
+        assert rejected(parts) == expected(BAD)
+        assert parts.count_anew() == ({hour(0): 3, hour(2): 3}, 0)
 
 
-def test_nothing_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
-    with split(spark, []) as found:
-        assert found.good.collect() == []
-        assert not found.rows
-        assert found.count_anew() == ({}, 0)
-        assert rejected(found) == Counter()
+def test_an_empty_frame_has_no_hours_and_no_rejects(spark: "SparkSession") -> None:
+    with split(spark, []) as parts:
+        assert parts.good.collect() == []
+        assert not parts.rows
+        assert parts.count_anew() == ({}, 0)
+        assert rejected(parts) == Counter()

@@ -1,4 +1,4 @@
-"""Stopping in the middle of a call of Spark Connect, of a server and of one that is made up."""
+"""Stopping in the middle of a call of Spark Connect: with a real server, and with a stand-in."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,13 @@ class Session:
         if self.refuses:
             raise RuntimeError("OPERATION_CANCELED")
 
-    def registerProgressHandler(self, handler: Callable[..., None]) -> None:
+    def registerProgressHandler(self, handler: Callable[..., None]) -> None:  # noqa: N802 - PySpark's name
         self.handlers.append(handler)
 
-    def removeProgressHandler(self, handler: Callable[..., None]) -> None:
+    def removeProgressHandler(self, handler: Callable[..., None]) -> None:  # noqa: N802 - PySpark's name
         self.handlers.remove(handler)
 
-    def interruptAll(self) -> None:
+    def interruptAll(self) -> None:  # noqa: N802 - PySpark's name
         if not self.deaf:
             self.interrupted.set()
 
@@ -73,18 +74,18 @@ def handler() -> Iterator[Callable[..., None]]:
     signal.signal(signal.SIGINT, before)
 
 
-def opened(session: Any) -> Callable[[], Any]:
-    return lambda: session
+def stopping(session: Any, **options: float) -> AbstractContextManager[Callable[[], Any]]:
+    return stoppable(lambda: session, **options)
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["the call fails", "the call returns"])
-def test_nothing_is_raised_in_the_middle_of_a_call(refuses: bool) -> None:
+def test_a_signal_during_a_call_is_raised_after_it(refuses: bool) -> None:
     session = Session(refuses=refuses)
     reached = []
 
     def work() -> None:
-        with stoppable(opened(session)) as known:
-            known().call()
+        with stopping(session) as open_session:
+            open_session().call()
             reached.append("after the call")
             time.sleep(5)
             reached.append("the end")
@@ -96,14 +97,14 @@ def test_nothing_is_raised_in_the_middle_of_a_call(refuses: bool) -> None:
     assert reached == ([] if refuses else ["after the call"])
 
 
-def test_a_call_that_fails_as_the_last_of_the_block_is_a_stop() -> None:
+def test_a_call_that_fails_at_the_end_of_the_block_is_reported_as_a_stop() -> None:
     session = Session()
-    with pytest.raises(Stopped) as raised, stoppable(opened(session)) as known:
-        known().call()
+    with pytest.raises(Stopped) as raised, stopping(session) as open_session:
+        open_session().call()
     assert isinstance(raised.value.__context__, RuntimeError)
 
 
-def test_what_is_cleaned_up_after_it_is_not_stopped_again() -> None:
+def test_the_cleanup_after_a_stop_is_not_interrupted_by_a_reminder() -> None:
     cleaned = []
 
     def clean() -> None:
@@ -114,27 +115,27 @@ def test_what_is_cleaned_up_after_it_is_not_stopped_again() -> None:
     assert cleaned
 
 
-def test_whoever_insists_is_heard_while_it_is_cleaned_up() -> None:
-    heard = []
+def test_a_second_signal_ends_the_cleanup() -> None:
+    interrupted = []
 
     def clean() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
         except Stopped:
-            heard.append(1)
+            interrupted.append(1)
 
     stop_in_call(clean)
-    assert heard
+    assert interrupted
 
 
 def stop_in_call(clean: Callable[[], None]) -> None:
     """Be stopped in the middle of a call, with something to clean up on the way out."""
 
     def work() -> None:
-        with stoppable(opened(Session(refuses=False))) as known:
+        with stopping(Session(refuses=False)) as open_session:
             try:
-                known().call()
+                open_session().call()
                 time.sleep(5)
             finally:
                 clean()
@@ -146,18 +147,18 @@ def stop_in_call(clean: Callable[[], None]) -> None:
 def test_a_server_that_does_not_answer_is_left_after_a_while() -> None:
     session = Session(deaf=True)
     began = time.monotonic()
-    with pytest.raises(Stopped), stoppable(opened(session), patience=1) as known:
-        known().call()
+    with pytest.raises(Stopped), stopping(session, patience=1) as open_session:
+        open_session().call()
     assert time.monotonic() - began > 1
     assert isinstance(session.left_by, Stopped)
 
 
 @pytest.mark.parametrize("session", [object(), Session()], ids=["in this process", "on a server"])
-def test_outside_a_call_it_is_stopped_at_once(session: Any) -> None:
+def test_a_signal_outside_a_call_is_raised_at_once(session: Any) -> None:
 
     def work() -> None:
-        with stoppable(opened(session)) as known:
-            known()
+        with stopping(session) as open_session:
+            open_session()
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
 
@@ -169,30 +170,30 @@ def test_outside_a_call_it_is_stopped_at_once(session: Any) -> None:
 def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with stoppable(opened(Session())):
+        with stopping(Session()):
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def test_another_thread_leaves_signals_alone() -> None:
-    found = []
+    seen = []
 
     def work() -> None:
         before = signal.getsignal(signal.SIGINT)
-        with stoppable(opened("session")) as known:
-            found.append((known(), signal.getsignal(signal.SIGINT) is before))
+        with stopping("session") as open_session:
+            seen.append((open_session(), signal.getsignal(signal.SIGINT) is before))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [("session", True)]
+    assert seen == [("session", True)]
 
 
 @pytest.mark.whole
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the processor's time from Linux's /proc")
 def test_a_client_ends_and_so_does_its_job_whenever_it_is_stopped() -> None:
-    """An exception raised inside gRPC leaves one of three clients hanging, and the server at work for ever."""
+    """An exception raised inside gRPC leaves one of three clients hanging, and the server busy for ever."""
     with connect_server() as remote:
         server = find_java(remote)
         command = [sys.executable, "-m", "backfill_platform_tests.adapters.spark.endless_client", remote]

@@ -17,12 +17,12 @@ def test_a_file_holds_one_hour_sorted_and_compressed(spark: "SparkSession", tmp_
     frame = spark.createDataFrame(rows, "hour timestamp, at timestamp, n long").repartition(7)
     files = write_by_hour(frame, local_uri(tmp_path / "a folder with 100% out"), hour="hour", sort_by=("n",))
     assert sorted(files) == [hour(0), hour(1), hour(2)]
-    for found, uris in files.items():
+    for file_hour, uris in files.items():
         assert len(uris) == 1
         table = pq.ParquetFile(uris[0].removeprefix("file://"))
         assert table.metadata.row_group(0).column(0).compression == "ZSTD"
         data = table.read().to_pylist()
-        assert {row["hour"] for row in data} == {found}
+        assert {row["hour"] for row in data} == {file_hour}
         assert [row["n"] for row in data] == sorted(row["n"] for row in data)
         assert table.schema_arrow.names == ["hour", "at", "n"]
         assert str(table.schema_arrow.field("at").type) == "timestamp[us, tz=UTC]"

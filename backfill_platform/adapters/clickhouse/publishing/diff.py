@@ -1,12 +1,12 @@
 """The exact difference between what is stored and what is desired: written as a delta, then described for people.
 
-The delta is the difference: a cancel (a full copy of the stored row) for each stored row that is not desired as it is, a
-state for each desired row that is not stored as it is. Rows are compared by 128 bits of two hashes of all their values, in
-the types of the target; only rows that differ are copied. Everything reported is counted from the delta, so a dry run
-cannot report anything else than what a publish would write.
+The delta has a cancel (a full copy of the stored row) for each stored row that is not desired as it is, and a state for each
+desired row that is not stored as it is. Rows are compared by 128 bits of two hashes of all their values, in the types of the
+target; only rows that differ are copied. All reported numbers are counted from the delta, so a dry run reports exactly what a
+publish would write.
 
-All cancels are written before all states, in statements and therefore parts of their own. Within one part, or in one
-statement with optimize_on_insert, ClickHouse collapses `+new, -old` of one key to nothing and the old row stays, silently.
+All cancels are written before all states, in separate statements and therefore in separate parts. Within one part, or in one
+statement with optimize_on_insert, ClickHouse collapses `+new, -old` of one key to nothing, and the old row silently stays.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ from backfill_platform.errors import PreconditionError, WarehouseError
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
 DELTA_SETTINGS: Mapping[str, str | int] = {
-    # A table that remembers inserts would take a delta that is written a second time for a repetition, and drop it.
+    # A table that deduplicates inserts would take a delta that is written again for a repetition, and drop it.
     "insert_deduplicate": 0,
     "optimize_on_insert": 0,
     "async_insert": 0,
@@ -52,7 +52,7 @@ _IN_ORDER = {"optimize_aggregation_in_order": 1}  # the delta is sorted by hour 
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """In how many changed rows a column differs, bit by bit: NULL, NaN and -0.0 are values like all others."""
+    """The number of changed rows in which a column differs, bit by bit: NULL, NaN and -0.0 count as ordinary values."""
 
     column: str
     rows: int
@@ -68,9 +68,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Effect:
-    """The total of a numeric column over the hour before and after; of booleans, the number of true ones.
+    """The total of a numeric column over the hour, before and after; of a boolean column, how many values are true.
 
-    Only of columns with changed values, or of all where rows come or go. Totals of floats are rounded: not for proofs.
+    Reported for columns with changed values, or for all where rows come or go. Totals of floats are rounded: no proof.
     """
 
     column: str
@@ -97,11 +97,12 @@ class HourDiff:
 
     @property
     def differs(self) -> bool:
+        """Whether the repair would change any row."""
         return bool(self.changed or self.only_there or self.only_here)
 
 
 def find_differences(staging: Staging, hours: Collection[datetime]) -> None:
-    """Note the rows of the hours that are on one side only. The hours must be healthy, so that no row is there twice."""
+    """Record the rows of the hours that only one side has. The hours must be consistent, so that no row is stored twice."""
     table = staging.table
     where, identity, hour = within(table, hours), row_identity(table), identifier(table.hour)
     sides = (
@@ -121,7 +122,7 @@ def find_differences(staging: Staging, hours: Collection[datetime]) -> None:
 def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
     """Write a cancel for each stored row of the hours that differs.
 
-    FINAL reads the rows as they are stored, so a cancel is a full copy and sums over uncollapsed rows stay right.
+    FINAL returns rows as they are stored, so a cancel is a full copy, and sums over uncollapsed rows stay right.
     """
     table, version = staging.table, staging.target.version
     where = within(table, hours)
@@ -137,10 +138,10 @@ def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
 
 
 def write_states(staging: Staging, hours: Collection[datetime]) -> None:
-    """Write each desired row of the hours that differs. Only after all cancels.
+    """Write each desired row of the hours that differs. Call it only after all cancels are written.
 
-    In a versioned table a state gets the version after all that are stored of its key, cancelled ones included: under a
-    version that was there already, ClickHouse would let it vanish together with the cancel.
+    In a versioned table a state gets a version after all stored ones of its key, cancelled ones included: a state with an
+    existing version would vanish together with the cancel.
     """
     table, version = staging.table, staging.target.version
     where = within(table, hours)
@@ -163,7 +164,7 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
 
 
 def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, PreconditionError]:
-    """The hours of a versioned target that hold the highest version of its type, after which there is none."""
+    """The hours of a versioned target that hold the highest version of its type, with the refusal: no version comes next."""
     table, version = staging.table, identifier(staging.target.version or "")
     where = within(table, hours)
     bits, signed = int(staging.target.version_type[-2:]), staging.target.version_type.startswith("Int")
@@ -176,7 +177,7 @@ def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, P
     return {
         hour_from(number): PreconditionError(
             f"{table} {format_hour(hour_from(number))}: a row has the highest {staging.target.version_type} as its version, so "
-            "no state can come after it; write that row anew under a lower version"
+            "no state can come after it; write that row again with a lower version"
         )
         for (number,) in rows
     }
@@ -187,7 +188,7 @@ def _differs(staging: Staging, where: Condition) -> str:
 
 
 def foreign_tenants(staging: Staging, tenants: Collection[str]) -> dict[datetime, tuple[int, str]]:
-    """How many rows of the delta belong to other tenants, by hour, and one of these tenants."""
+    """For each hour with rows of other tenants in the delta: how many rows, and one of these tenants."""
     table = staging.table
     whose = of_tenants(table, tenants)
     rows = staging.warehouse.rows(
@@ -200,11 +201,11 @@ def foreign_tenants(staging: Staging, tenants: Collection[str]) -> dict[datetime
 
 
 def merge_parts(staging: Staging, name: str) -> None:
-    """Make each partition of a staging table one part, which a publish takes with one rename.
+    """Make each partition of a staging table one part, which a publish takes over with one rename.
 
-    Merges take parts in the order they were written, so cancels stay before the states of their keys. Where a TTL may drop rows
-    a single part is merged, too: they are to be missing before the proof, not after the publish. Raises WarehouseError when
-    parts stay apart.
+    Merges take parts in the order they were written, so cancels stay before the states of their keys. Where a TTL may drop
+    rows, a single part is merged, too, so that rows vanish before the proof and not after the publish. Raises WarehouseError
+    when a partition keeps several parts.
     """
     scattered, due = _scattered(staging, name), staging.target.expires
     for _ in range(_MERGES):
@@ -240,12 +241,12 @@ def describe(
 ) -> dict[datetime, HourDiff]:
     """The difference of each hour of `before` (its net state); `delta` has the cancels and states of the hours that change.
 
-    `samples` is the most rows shown for each hour. Raises nothing but what the warehouse raises.
+    `samples` is the most rows shown for each hour.
     """
     result = {hour: HourDiff(hour, matched=stored.rows) for hour, stored in before.items()}
     if not delta:
         return result
-    shown = _samples(staging, samples) if samples else {}
+    samples_by_hour = _samples(staging, samples) if samples else {}
     effects = _effects(staging, delta)
     changes = _changes(staging, [hour for hour, (cancels, states) in delta.items() if cancels and states])
     for hour, (cancels, states) in delta.items():
@@ -258,14 +259,14 @@ def describe(
             only_there=cancels - changed,
             only_here=states - changed,
             columns=columns,
-            samples=shown.get(hour, ()),
+            samples=samples_by_hour.get(hour, ()),
             effects=tuple(effect for effect in effects.get(hour, ()) if _may_differ(effect, come_or_go, columns)),
         )
     return result
 
 
 def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tuple[int, tuple[ColumnChange, ...]]]:
-    """How many keys of the hours are both cancelled and stated, and in how many of them each column differs."""
+    """How many keys of each hour have both a cancel and a state, and in how many of them each column differs."""
     if not hours:
         return {}
     table, where = staging.table, within(staging.table, hours)
@@ -301,7 +302,7 @@ def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
     """Some rows of each kind for each hour, the lowest keys first, so that two dry runs show the same."""
     table = staging.table
     keys = names(sorting_key(table))
-    # The first keys of each kind, then their rows in full: an hour of new rows does not pass through memory.
+    # First the lowest keys of each kind, then their full rows: an hour of new rows never passes through memory.
     chosen = (
         f"SELECT {keys} FROM (SELECT {keys}, min({SIGN}) + max({SIGN}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
         f"ORDER BY {keys} LIMIT {{most:UInt32}} BY toStartOfHour({identifier(table.hour)}), __kind"
@@ -313,16 +314,18 @@ def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
         settings=_IN_ORDER,
         doing=f"reading samples of the differences of {table}",
     )
-    found: dict[datetime, dict[tuple[Any, ...], dict[int, Mapping[str, Any]]]] = {}
+    rows_by_key: dict[datetime, dict[tuple[Any, ...], dict[int, Mapping[str, Any]]]] = {}
     for number, sign, *values in rows:
         row = dict(zip(table.column_names, values, strict=True))
         key = tuple(row[name] for name in sorting_key(table))
-        found.setdefault(hour_from(number), {}).setdefault(key, {})[sign] = row
-    return {hour: _mixed([Sample(row.get(-1), row.get(1)) for row in pairs.values()], most) for hour, pairs in found.items()}
+        rows_by_key.setdefault(hour_from(number), {}).setdefault(key, {})[sign] = row
+    return {
+        hour: _mixed([Sample(row.get(-1), row.get(1)) for row in pairs.values()], most) for hour, pairs in rows_by_key.items()
+    }
 
 
 def _mixed(samples: list[Sample], most: int) -> tuple[Sample, ...]:
-    """At most so many samples, taking turns between changed, only there and only here."""
+    """At most `most` samples, taken in turn from changed, only stored and only desired rows."""
     kinds = (
         [sample for sample in samples if sample.old and sample.new],
         [sample for sample in samples if not sample.new],
@@ -350,7 +353,7 @@ def _effects(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
 
 
 def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChange, ...]) -> bool:
-    # Sums of the same floats in another order differ a little: do not report what cannot have changed.
+    # Sums of the same floats in another order differ slightly: do not report what cannot have changed.
     return rows_come_or_go > 0 or any(change.column == effect.column for change in changes)
 
 

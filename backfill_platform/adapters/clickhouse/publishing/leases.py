@@ -1,13 +1,13 @@
-"""Leases: one publisher for each hour of a target, with an end that a dead publisher cannot outlive.
+"""Leases: at most one publisher for each hour of a target; the lease of a dead publisher expires.
 
-A lease is a row in `backfill.leases`, renewed while its holder lives. ClickHouse cannot compare and swap, so it is taken like
-a chair in the dark: say aloud that you sit down, then listen. Of two that do so at the same time at least one hears the other,
-and whoever hears another one stands up and tries again. Both may stand up, never both sit.
+A lease is a row in `backfill.leases`, renewed while its holder lives. ClickHouse has no compare and swap, so a holder first
+writes its row and then reads the rows of others. Of two that write at the same time at least one sees the other, and whoever
+sees another one gives its lease back and tries again. Both may give up, but never do both hold the lease.
 
-Leases keep attempts that live from disturbing each other. They do not make a publish safe: a holder that was asleep finds
-its staging tables gone (`staging.fence`), and the diff of its successor is made from what is stored.
+Leases keep live attempts from disturbing each other. They do not make a publish safe: a holder that slept too long finds its
+staging tables dropped (`staging.fence`), and the diff of its successor is made from what is stored.
 
-Time is the warehouse's clock alone; clocks of other machines are never compared with it.
+Only the clock of the warehouse is used; it is never compared with clocks of other machines.
 """
 
 import logging
@@ -28,7 +28,7 @@ from backfill_platform.errors import BackfillError, HourLeased, LeaseLost
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30
-_LONGEST = 600  # seconds; a lease that ends later was written by a clock that was ahead
+_LONGEST = 600  # seconds: a lease that ends later was written when the clock was ahead
 _LEASES = qualified(BOOKKEEPING_DATABASE, "leases")
 _CREATE = f"""
 CREATE TABLE IF NOT EXISTS {_LEASES} (
@@ -51,7 +51,7 @@ _NEW_ROW = f"""
 INSERT INTO {_LEASES} (target, first_hour, end_hour, holder, exclusive, expires_at, written_at)
 SELECT {{target:String}}, toDateTime64(first, 6, 'UTC'), toDateTime64(last, 6, 'UTC'), {{holder:String}}, {{exclusive:Bool}},
 """
-# Later than whatever the holder wrote before, also when the clock was set back.
+# Later than all earlier rows of the holder, also when the clock was set back.
 _NOW = (
     f"greatest(now64(6, 'UTC'), (SELECT max(written_at) FROM {_LEASES} WHERE target = {{target:String}} "
     "AND holder = {holder:String}) + toIntervalMicrosecond(1))"
@@ -59,16 +59,16 @@ _NOW = (
 _UNTIL = f"now64(6, 'UTC') + toIntervalSecond({{seconds:UInt32}}), {_NOW}"
 _TAKE = f"{_NEW_ROW} {_UNTIL} FROM"
 _RELEASE = f"{_NEW_ROW} toDateTime64(0, 6, 'UTC'), {_NOW} FROM"
-# Only what still is live: whoever was sent away does not come back.
+# Only leases that are still live: a holder whose lease was released does not get it back.
 _RENEW = f"{_NEW_ROW} {_UNTIL} FROM ({_LIVE}) WHERE holder = {{holder:String}}"
 _SETTINGS = {"async_insert": 0, "insert_deduplicate": 0}
 
 
 class Lease:
-    """The hours of a target, held by one attempt from `take` to `release`, while `renewed`.
+    """The hours of a target, leased by one attempt from `take` to `release`, while `renewed`.
 
-    `holder` begins with the name of the attempt: a repair that is run again under its name takes over from itself at once.
-    An exclusive lease waits up to `patience` seconds for other holders, which is longer than a dead one's lease lasts.
+    `holder` begins with the name of the attempt: a repair that runs again under its name takes over from itself at once.
+    An exclusive lease waits up to `patience` seconds for other holders: by default longer than the lease of a dead one lasts.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Lease:
         self._seconds = seconds
         self._patience = seconds + 5 if patience is None else patience
         self._hours = sorted(hours)
-        self._ranges = [(int(found.start.timestamp()), int(found.end.timestamp())) for found in merge_hours(hours)]
+        self._ranges = [(int(span.start.timestamp()), int(span.end.timestamp())) for span in merge_hours(hours)]
 
     def take(self) -> None:
-        """Take the lease. Raises HourLeased, naming the holder, when somebody else keeps an hour for too long."""
+        """Take the lease. Raises HourLeased, naming the holder, when another attempt has an hour for longer than `patience`."""
         create_leases(self._warehouse)
         for attempt in Retrying(
             retry=retry_if_exception_type(HourLeased),
             stop=stop_after_delay(self._patience),
-            wait=wait_random(0.05, 0.5),  # or two that stand up would sit down again together
+            wait=wait_random(0.05, 0.5),  # random, or two that give up would try again at the same moment
             reraise=True,
         ):
             with attempt:
@@ -112,24 +112,24 @@ class Lease:
                     raise
 
     def check(self) -> None:
-        """Raise LeaseLost when the lease ran out, as it does while a process sleeps."""
+        """Raise LeaseLost when the lease has run out, for example while the process was suspended."""
         if self.holder not in live_holders(self._warehouse, self._table):
             raise LeaseLost(f"{self._table}: the lease of {self.holder} has run out; nothing was published, run it again")
 
     def release(self) -> None:
-        """Give the lease back."""
+        """End the lease."""
         self._write(_RELEASE)
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the lease from a thread of its own until the block ends; whoever is killed renews no more."""
+        """Renew the lease from a background thread until the block ends; a killed process renews no more."""
         done = threading.Event()
 
         def renew() -> None:
             while not done.wait(self._seconds / 3):
                 try:
                     self._write(_RENEW)
-                except BackfillError as error:  # it may work the next time; if not, `check` finds out
+                except BackfillError as error:  # the next try may work; if not, `check` notices
                     logger.warning("could not renew the lease of %s: %s", self._table, error)
 
         thread = threading.Thread(target=renew, name=f"lease of {self._table}", daemon=True)
@@ -148,8 +148,8 @@ class Lease:
             )
 
     def _others(self) -> list[tuple[str, datetime, datetime, datetime]]:
-        """Who else holds one of the hours for a publish. Earlier processes of the same attempt are sent away."""
-        found = []
+        """Other exclusive holders of one of the hours. The leases of earlier processes of this attempt are released."""
+        others = []
         for holder, start, end, exclusive, until in _live(self._warehouse, self._table):
             overlaps = any(start < last and first < end for first, last in self._ranges)
             if not (self._exclusive and exclusive and overlaps) or holder == self.holder:
@@ -157,8 +157,8 @@ class Lease:
             if holder.rpartition("_")[0] == self._attempt:
                 self._write(_RELEASE, holder=holder, hours=HourRange(_utc(start), _utc(end)))
             else:
-                found.append((holder, until, _utc(start), _utc(end)))
-        return found
+                others.append((holder, until, _utc(start), _utc(end)))
+        return others
 
     def _write(self, statement: str, *, holder: str = "", hours: Iterable[datetime] | None = None) -> None:
         self._warehouse.command(
@@ -181,7 +181,7 @@ def create_leases(warehouse: Warehouse) -> None:
 
 
 def live_holders(warehouse: Warehouse, table: Table) -> set[str]:
-    """Everybody who works on the target now, dry runs included."""
+    """All holders with a live lease on the target, dry runs included."""
     return {holder for holder, *_ in _live(warehouse, table)}
 
 

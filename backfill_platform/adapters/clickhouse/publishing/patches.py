@@ -1,7 +1,7 @@
-"""Patches: the deltas of publishes, kept so that they can be undone, and the undoing.
+"""Patches: the deltas of publishes, stored so that they can be undone, and the undo.
 
-A patch is kept just before it is published, by attaching the delta's parts to a table of its own: no rows are copied. An undo
-writes the inverse, for each row only where the stored row still is what the patch wrote; other rows are conflicts and stay.
+A patch is stored just before it is published, by attaching the delta's parts to a separate table: no rows are copied. An undo
+writes the inverse, but only for rows that are still stored as the patch wrote them; other rows are conflicts and stay.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +34,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Conflict:
-    """A row that the undo leaves alone, because it is no longer what the patch wrote: its hour and its key as text."""
+    """A row that an undo leaves as it is, because it has changed since the patch: its hour, and its key as text."""
 
     hour: datetime
     key: str
@@ -42,7 +42,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Undoable:
-    """What an undo of a patch can and cannot take back: rows by hour, and some of the conflicts."""
+    """What an undo of a patch would take back: rows by hour; the number of conflicts, and some of them in `shown`."""
 
     rows: Mapping[datetime, int]
     conflicts: int
@@ -50,9 +50,9 @@ class Undoable:
 
 
 def keep_patch(staging: Staging) -> None:
-    """Keep the delta of an attempt that is about to be published, in place of what the same staging has kept before.
+    """Store the delta of an attempt that is about to be published, in place of an earlier one of the same staging.
 
-    It cannot be undone before `confirm_patch`: somebody else may publish the same rows when nothing comes of this publish.
+    It cannot be undone before `confirm_patch`: if this publish fails, somebody else may publish the same rows.
     """
     warehouse, table = staging.warehouse, staging.table
     patch = staging.pending_patch
@@ -65,9 +65,10 @@ def keep_patch(staging: Staging) -> None:
 
 
 def confirm_patch(staging: Staging) -> None:
-    """Make the kept delta a patch, now that it is published; confirming twice is fine.
+    """Make the stored delta a patch, now that it is published. May be called twice.
 
-    A process that dies before this leaves rows that an undo does not know: rather than taking back what is somebody else's.
+    If a process dies between publish and confirmation, an undo does not know its rows: that is safer than taking back rows of
+    somebody else.
     """
     ((pending,),) = staging.warehouse.rows(
         "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
@@ -81,27 +82,27 @@ def confirm_patch(staging: Staging) -> None:
 
 
 def forget_patch(staging: Staging) -> None:
-    """Drop what was kept of a delta that is not published after all."""
+    """Drop the stored delta of a publish that does not happen."""
     staging.warehouse.drop(staging.pending_patch, doing=f"forgetting the patch of {staging.table}")
 
 
 def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
-    """Drop the patches of a table that were kept longer ago; returns how many. They can no longer be undone."""
-    found = warehouse.rows(
+    """Drop the patches of a table that are older; returns how many. They can no longer be undone."""
+    rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
         "AND metadata_modification_time <= now() - toIntervalDay({days:UInt32})",
         parameters={"database": PATCHES_DATABASE, "target": str(table), "days": older_than_days},
         doing=f"looking for old patches of {table}",
     )
-    for (name,) in found:
+    for (name,) in rows:
         warehouse.drop(qualified(PATCHES_DATABASE, name), doing="dropping an old patch")
-    return len(found)
+    return len(rows)
 
 
 def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None) -> tuple[datetime, ...]:
     """The hours that a patch changed, for one tenant or all.
 
-    Raises PreconditionError when it was not kept, or no longer is; UsageError when the table has no tenants.
+    Raises PreconditionError when there is no patch, or no longer; UsageError when the table has no tenants.
     """
     patch, whose = _patch(warehouse, table, attempt), _of(table, tenant)
     sql = f"SELECT DISTINCT {hour_number(table)} FROM {patch} WHERE {whose.sql}"
@@ -112,7 +113,7 @@ def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str 
 def undoable(
     warehouse: Warehouse, table: Table, attempt: str, hours: Collection[datetime], tenant: str | None = None
 ) -> Undoable:
-    """What an undo of the given hours, and of one tenant only if it is given, would take back, and what it must leave."""
+    """What an undo of the given hours, and of one tenant if it is given, would take back, and what it must leave."""
     where, keys, patch = _of_tenant(table, hours, tenant), names(sorting_key(table)), _patch(warehouse, table, attempt)
     ours = _ours(table, patch, where.sql)
     changed = f"SELECT DISTINCT {keys} FROM {patch} WHERE {where.sql}"
@@ -139,7 +140,7 @@ def undoable(
 def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], tenant: str | None = None) -> None:
     """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`, for one tenant or all.
 
-    That is the stored rows, but for those the patch wrote and that are still there, and the rows that it cancelled instead.
+    These are the stored rows without those that the patch wrote and that are unchanged, plus the rows that it cancelled.
     """
     table = staging.table
     where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
@@ -168,7 +169,7 @@ def _of(table: Table, tenant: str | None) -> Condition:
 
 
 def _ours(table: Table, patch: str, where: str) -> str:
-    """The keys of the patch whose stored row still is what the patch wrote: the same row, or none where it removed one."""
+    """The keys of the patch that are stored as the patch left them: the row it wrote, or no row where it removed one."""
     keys, hash_ = names(sorting_key(table)), row_hash(table)
     written = (
         f"SELECT {keys}, countIf({SIGN} = 1) AS __writes, anyIf({hash_}, {SIGN} = 1) AS __written "
@@ -182,26 +183,26 @@ def _ours(table: Table, patch: str, where: str) -> str:
 
 
 def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
-    """The source of the rows of a repair's patches: one for each process of it that has published."""
+    """SQL for the rows of a repair's patches: there is one patch for each of its processes that has published."""
     prefix = f"{table.layer}_{table.name}_{attempt}_"
-    found = warehouse.rows(
+    rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
         "AND startsWith(name, {prefix:String}) AND position(substring(name, length({prefix:String}) + 1), '_') = 0 "
         "AND total_rows > 0",
         parameters={"database": PATCHES_DATABASE, "target": str(table), "prefix": prefix},
         doing=f"looking for the patch {attempt} of {table}",
     )
-    if not found:
+    if not rows:
         raise PreconditionError(
-            f"the patch of repair {attempt} for {table} is not there: it published nothing, or its retention is over"
+            f"there is no patch of repair {attempt} for {table}: it published nothing, or its retention is over"
         )
-    tables = [qualified(PATCHES_DATABASE, name) for (name,) in found]
+    tables = [qualified(PATCHES_DATABASE, name) for (name,) in rows]
     if len(tables) == 1:
         return tables[0]
-    # What one process wrote and the next one cancelled is no part of what the repair did.
+    # A row that one process wrote and the next one cancelled is not a change of the repair.
     columns = names(table.column_names)
-    every = " UNION ALL ".join(f"SELECT {columns}, {identifier(SIGN)} FROM {name}" for name in tables)
+    all_rows = " UNION ALL ".join(f"SELECT {columns}, {identifier(SIGN)} FROM {name}" for name in tables)
     net = f"sum(toInt64({identifier(SIGN)})) AS __net"
-    return f"(SELECT {columns}, toInt8(__net) AS {identifier(SIGN)} FROM (SELECT {columns}, {net} FROM ({every}) " + (
+    return f"(SELECT {columns}, toInt8(__net) AS {identifier(SIGN)} FROM (SELECT {columns}, {net} FROM ({all_rows}) " + (
         f"GROUP BY {columns}) WHERE __net != 0)"
     )

@@ -1,7 +1,7 @@
-"""Everything of a repair but the publish: facts first, then a staged and proven delta. A dry run ends here.
+"""All steps of a repair before the publish: read the facts, then stage and prove a delta. A dry run ends here.
 
-Each hour has its own result: an hour that is refused is kept out of the delta, because publishing takes all of it, and does
-not hold back the others. Nothing is written outside the staging tables.
+Each hour has its own result: a refused hour stays out of the delta, because a publish takes all of it, and does not stop the
+others. Nothing is written outside the staging tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +27,8 @@ from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError, ConcurrentWriter, ProofFailed
 
-ROUNDS = 5  # how often hours are taken out of a delta and the rest is built again
-ROWS_PER_INSERT = 3_000_000  # rows compared by one statement; bounds the memory of its set and of its block
+ROUNDS = 5  # how often hours are removed from a delta and it is built again
+ROWS_PER_INSERT = 3_000_000  # rows compared by one statement: bounds the memory of its set and of its block
 
 
 class Status(StrEnum):
@@ -38,15 +38,15 @@ class Status(StrEnum):
     PROVEN = "proven"  # a delta is staged and proven; what a dry run ends with
     PUBLISHED = "published"  # published and verified
     REFUSED = "refused"  # nothing was written, `error` says why
-    UNVERIFIED = "unverified"  # published, but the hour is not what it should be; staging is kept
+    UNVERIFIED = "unverified"  # published, but the hour differs from what it should be; staging is kept
 
 
 @dataclass(frozen=True)
 class HourPublish:
-    """The result of an hour: net state before, what it should be, net state after (None where it was not read).
+    """The result of an hour: its fingerprint before, desired, and after (None where it was not read).
 
-    `inconsistency` says what the rewrite took away, or will take away; `before` is what FINAL shows then, and `net` the net
-    state itself.
+    `inconsistency` is the problem that the rewrite of the partition removes, empty for a consistent hour. `before` is what
+    FINAL shows, `net` the net state; they differ only for an inconsistent hour.
     """
 
     hour: datetime
@@ -62,7 +62,7 @@ class HourPublish:
 
     @property
     def untouched(self) -> int:
-        """Stored rows that the repair leaves as they are."""
+        """How many stored rows the repair leaves as they are."""
         return self.before.rows - self.cancels
 
     @property
@@ -91,12 +91,12 @@ def prepare(
     rewrite_inconsistent: bool = False,
     on_step: OnStep = no_step,
 ) -> Prepared:
-    """Validate the loaded rows, pass each hour through the health gate, write the delta, prove and describe it.
+    """Validate the loaded rows, check each hour for consistency, write the delta, prove and describe it.
 
-    `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused with
-    ConcurrentWriter, because the rows cannot know of it. With `rewrite_inconsistent`, an inconsistent hour is compared as FINAL
-    shows it, which is what `publish` makes of it first. Writes nothing outside the staging tables. Raises CheckFailed when
-    desired rows lie outside the hours.
+    `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused
+    with ConcurrentWriter, because the rows do not include that. With `rewrite_inconsistent`, an inconsistent hour is compared
+    as FINAL shows it, because `publish` first rewrites it so. Writes nothing outside the staging tables. Raises CheckFailed
+    when desired rows lie outside the hours.
     """
     repeated = staging.validate(hours)
     desired = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
@@ -116,7 +116,7 @@ def prepare(
 def look(
     staging: Staging, desired: Mapping[datetime, Fingerprint], *, rewrite_inconsistent: bool
 ) -> dict[datetime, HourPublish]:
-    """What each hour holds now, and so what is to be done with it: nothing, a delta, or no repair at all."""
+    """What each hour holds now, and what follows: nothing to do, a delta, or a refusal."""
     warehouse, table, target = staging.warehouse, staging.table, staging.target
     if target.replicated:
         warehouse.command(f"SYSTEM SYNC REPLICA {target_name(table)}", doing=f"waiting for the replica of {table} to catch up")
@@ -124,7 +124,7 @@ def look(
         net = fingerprints.net(warehouse, table, desired.keys())
         final = fingerprints.final(warehouse, table, desired.keys(), target)
         differing = {hour: (net[hour], final[hour]) for hour in desired if net[hour] != final[hour]}
-        # It may only be that somebody wrote between the two readings.
+        # The difference may come from a write between the two readings.
         if fingerprints.net(warehouse, table, differing) == {hour: net[hour] for hour in differing}:
             break
     inconsistent = inconsistencies(warehouse, target, differing)
@@ -146,7 +146,7 @@ def look(
 def described(
     staging: Staging, results: Mapping[datetime, HourPublish], *, samples: int, rewrite_inconsistent: bool
 ) -> Prepared:
-    """The staged delta with its description."""
+    """The staged delta with its description for each hour that is not refused."""
     sound = {hour: result.before for hour, result in results.items() if result.status is not Status.REFUSED}
     delta = {hour: (results[hour].cancels, results[hour].states) for hour in to_publish(results)}
     diffs = describe(staging, sound, delta, samples=samples)
@@ -154,19 +154,21 @@ def described(
 
 
 def to_publish(results: Mapping[datetime, HourPublish]) -> tuple[datetime, ...]:
+    """The hours with a delta that is to be published."""
     return tuple(hour for hour, result in results.items() if result.status is Status.PROVEN)
 
 
 def refused(result: HourPublish, error: BackfillError) -> HourPublish:
+    """The result of an hour that is not published, with the reason."""
     return replace(result, status=Status.REFUSED, cancels=0, states=0, error=error)
 
 
 def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep) -> dict[datetime, HourPublish]:
     """Write and prove the delta of the hours that are to be published, and of no others.
 
-    Hours that fail the proof, or that somebody wrote meanwhile, are refused and the delta is built again without them. Only the
-    rows of an hour are ever compared with each other, so leaving one out does not change the rows of the others, also not
-    within a daily partition.
+    Hours that fail the proof, or that somebody wrote meanwhile, are refused and the delta is built again without them. Rows
+    are only compared within their hour, so leaving one hour out does not change the rows of others, not even within a daily
+    partition.
     """
     results = dict(results)
     for _ in range(ROUNDS):
@@ -187,7 +189,7 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
 
 
 def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) -> None:
-    # Emptied, not created anew: a fenced attempt must fail here instead of coming back to life.
+    # Emptied, not created again: a fenced attempt must fail here.
     for name in (staging.differing, staging.delta):
         staging.warehouse.empty(name, doing=f"emptying the delta for {staging.table}")
     for hours in _portions(results):
@@ -203,7 +205,7 @@ def _write_delta(staging: Staging, results: list[HourPublish], on_step: OnStep) 
 
 
 def _portions(results: list[HourPublish]) -> Iterator[list[datetime]]:
-    """The hours in portions of at most so many rows, at least one hour each."""
+    """The hours in portions of at most ROWS_PER_INSERT rows, at least one hour each."""
     hours: list[datetime] = []
     rows = 0
     for result in results:
@@ -218,7 +220,7 @@ def _portions(results: list[HourPublish]) -> Iterator[list[datetime]]:
 
 
 def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collection[datetime]) -> dict[datetime, ProofFailed]:
-    """Fill in the counts of each hour; return the hours where `pre + delta` is not `desired`."""
+    """Fill in the counts of each hour; return the hours where `before + delta` is not `desired`."""
     warehouse, table = staging.warehouse, staging.table
     delta = fingerprints.net(warehouse, table, hours, source=staging.delta)
     counted = warehouse.rows(
@@ -243,13 +245,13 @@ def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collec
 def _written_since(table: Table, hour: datetime) -> ConcurrentWriter:
     return ConcurrentWriter(
         f"{table} {format_hour(hour)}: somebody has written the hour since the lake was read for it, and the repair would undo "
-        "that; nothing was published. Repair the hour again from a lake that has these events"
+        "that; nothing was published. Repair the hour again when the lake has these events"
     )
 
 
 def raced(table: Table, hour: datetime) -> ConcurrentWriter:
-    """The refusal of an hour that is written by somebody else all the time."""
+    """The refusal of an hour that somebody else keeps writing."""
     return ConcurrentWriter(
         f"{table} {format_hour(hour)}: a live writer keeps changing the hour between the diff and the publish; nothing was "
-        "published. Repair it again once it is quiet; hours should be older than the horizon of the live writers"
+        "published. Repair it again when nobody writes it any more; a pipeline's `seal_after` keeps repairs from such hours"
     )

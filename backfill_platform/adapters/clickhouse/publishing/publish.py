@@ -1,18 +1,19 @@
-"""The publish protocol: facts first, the publish last, and proof after it.
+"""The publish protocol: read the facts first, publish last, and verify afterwards.
 
     with Staging(warehouse, table, attempt, hours) as staging:    lease, fence earlier attempts, create staging tables
         staging.load_files(paths, expected)                       the lake's rows, counted
         prepared = prepare(staging, hours)                        validate, gate, diff, prove: a dry run ends here
         results = publish(prepared)                               keep the patch, rewrite, compare again, publish, verify
 
-Both walk the same steps, so a dry run cannot drift from a run.
+A dry run takes the same steps as a repair, so the two cannot differ.
 
-Idempotency comes from the diff alone. After any crash, start again with a new attempt: it fences the old one, finds what is
+Only the diff makes a repair idempotent. After any crash, start again with a new attempt: it fences the old one, finds what is
 already as desired, and publishes the rest. Never repeat an ATTACH: it would publish the delta twice.
 
 How a delta is published depends on the target (`preconditions.Mode`). ATTACH shows all of it or nothing; a crash of the server
-inside it may leave some partitions published, never a part of one, because the delta holds one part per partition. INSERT does
-one partition after the other, each in one block, or, on servers that sort equal keys unstably, cancels and then states.
+during it may leave some partitions published, but never a part of one, because the delta has one part for each partition.
+INSERT publishes one partition after the other, each in one block, or, on servers that sort equal keys unstably, first its
+cancels and then its states.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -66,7 +67,7 @@ Announce = Callable[[Collection[HourPublish]], None]
 
 
 def no_objection(prepared: Prepared) -> Mapping[datetime, BackfillError]:
-    """The default of `refuse`: whatever the difference is."""
+    """The default of `refuse`: accept every difference."""
     return {}
 
 
@@ -81,12 +82,13 @@ def publish(
     before_inserts: Announce = no_announcement,
     on_step: OnStep = no_step,
 ) -> tuple[HourPublish, ...]:
-    """Publish the proven hours but those that `refuse` objects to (change limits), and verify them; a result for each hour.
+    """Publish the proven hours except those that `refuse` rejects (change limits), and verify them; a result for each hour.
 
-    `before_inserts` is called with the hours just before the first INSERT, where the target is published by several.
-    Hours that somebody else has written since `prepare` are compared anew, a few times. They are refused with ConcurrentWriter
-    when the repair would now undo what was written. Raises WarehouseUnavailable when the answer to the publish is lost: it
-    may have happened, and a new attempt finds out; LeaseLost when this attempt slept too long.
+    `before_inserts` is called with the hours just before the first INSERT, where a target is published by several of them.
+    Hours that somebody else has written since `prepare` are compared again, up to ROUNDS times. They are refused with
+    ConcurrentWriter when the repair would undo what was written. Raises WarehouseUnavailable when the answer to the publish is
+    lost: it may have happened, and a new attempt finds out; LeaseLost when this attempt slept too long; PreconditionError when
+    the target was altered meanwhile.
     """
     staging = prepared.staging
     rewritten: set[datetime] = set()
@@ -121,7 +123,7 @@ def publish(
 
 
 def _rewrite_partitions(staging: Staging, hours: Collection[datetime], on_step: OnStep) -> dict[datetime, BackfillError]:
-    """Rewrite the partitions of the hours; those that cannot be rewritten, with the reason."""
+    """Rewrite the partitions of the hours; returns the hours that cannot be rewritten, with the reason."""
     try:
         rewrite_partitions(staging, hours)
     except (InconsistentHour, ConcurrentWriter, ProofFailed) as error:
@@ -131,17 +133,17 @@ def _rewrite_partitions(staging: Staging, hours: Collection[datetime], on_step: 
 
 
 def _last_look(staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep) -> set[datetime]:
-    """The hours that somebody else has written since they were compared. Nothing but the publish comes after it."""
+    """The hours that somebody else has written since they were compared: the last step before the publish."""
     if check_target(staging.warehouse, staging.table) != staging.target:
         raise PreconditionError(f"{staging.table} was altered during the repair; nothing was published, run it again")
     staging.lease.check()
-    now = fingerprints.net(staging.warehouse, staging.table, to_publish(results))
+    net = fingerprints.net(staging.warehouse, staging.table, to_publish(results))
     on_step("rechecked")
-    return {hour for hour in to_publish(results) if now[hour] != results[hour].before}
+    return {hour for hour in to_publish(results) if net[hour] != results[hour].before}
 
 
 def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep) -> Prepared:
-    """Compare hours that a live writer has written. What it wrote stays: where the delta would undo it, the hour is refused."""
+    """Compare hours again that a live writer has written. An hour is refused where the delta would undo what it wrote."""
     staging = prepared.staging
     _remember_delta(staging)
     fresh = look(
@@ -154,8 +156,8 @@ def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep)
             results[hour],
             ConcurrentWriter(
                 f"{staging.table} {format_hour(hour)}: a live writer changed the hour after this repair looked at it, and the "
-                f"repair would undo {undoing[hour]} of its rows; nothing was published. Repair the hour when it is written no "
-                "more, from a lake that has the writer's events"
+                f"repair would undo {undoing[hour]} of its rows; nothing was published. Repair the hour when nobody writes "
+                "it any more and the lake has the writer's events"
             ),
         )
     if undoing:
@@ -170,7 +172,7 @@ def _remember_delta(staging: Staging) -> None:
 
 
 def _new_rows(staging: Staging, hours: Collection[datetime]) -> dict[datetime, int]:
-    """How many rows of each hour's delta were not in the earlier one: what they answer to was written since."""
+    """How many rows of each hour's delta were not in the earlier one, because of rows that were written since."""
     table, where = staging.table, within(staging.table, hours)
     row = f"({row_identity(table)}, {SIGN})"
     rows = staging.warehouse.rows(
@@ -178,7 +180,7 @@ def _new_rows(staging: Staging, hours: Collection[datetime]) -> dict[datetime, i
         f"AND {row} NOT IN (SELECT {row} FROM {staging.earlier} WHERE {where.sql}) GROUP BY __hour",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
-        doing=f"looking what a live writer did to {table}",
+        doing=f"reading what a live writer did to {table}",
     )
     return {hour_from(number): count for number, count in rows}
 
@@ -228,7 +230,7 @@ def _inserts(staging: Staging) -> Iterator[tuple[str, str]]:
 
 
 def _insert(staging: Staging, statement: str, token: str) -> None:
-    """Send an insert; again under its token when the answer is lost, where all tables that it reaches remember tokens."""
+    """Send an insert; when the answer is lost, again with its token, if all tables that it reaches remember tokens."""
     settings = {
         **DELTA_SETTINGS,
         "insert_deduplicate": 1,
@@ -238,7 +240,7 @@ def _insert(staging: Staging, statement: str, token: str) -> None:
 
     def send(turn: int) -> None:
         if turn > 1:
-            with suppress(BackfillError):  # the one before may still be at work
+            with suppress(BackfillError):  # the insert before may still be running
                 staging.warehouse.command(
                     f"KILL QUERY WHERE query_id = {literal(f'{token}:{turn - 1}')} SYNC",
                     doing="ending an insert without an answer",
@@ -264,7 +266,7 @@ def _verify(staging: Staging, results: Mapping[datetime, HourPublish]) -> dict[d
         error = ProofFailed(
             f"{table} {format_hour(hour)}: after publishing, the net state is {after[hour]} and FINAL is {final[hour]} instead "
             f"of {result.desired}; {staging.desired} and {staging.delta} are kept for inspection. Was there a live writer? "
-            "Repair the hour again once it is quiet"
+            "Repair the hour again when nobody writes it any more"
         )
         verified[hour] = replace(result, status=Status.UNVERIFIED, after=after[hour], error=error)
     return verified

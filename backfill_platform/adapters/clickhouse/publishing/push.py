@@ -1,7 +1,7 @@
-"""Sending the lake's rows to a server that cannot reach the lake: Arrow, batch by batch, each under a token of its own.
+"""Sending the lake's rows to a server that cannot reach the lake: Arrow, batch by batch, each with its own token.
 
-A batch whose answer is lost is sent again under its token, which the table remembers, so that it is there once. What was
-accepted is added up and must be what the table holds.
+A batch whose answer is lost is sent again with its token, which the table remembers, so that it is stored once. The number of
+accepted rows must equal the number of rows in the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ def push_files(
     """Send the rows of Parquet files to the quoted table `destination`, which remembers tokens; returns how many.
 
     Raises PreconditionError for a file that is listed twice, absent or without a declared column, CheckFailed for a value that
-    does not fit its column or when the table then holds other rows than were accepted, WarehouseUnavailable when a batch
-    gets no answer again and again.
+    does not fit its column, or when the table does not have as many rows as were accepted; WarehouseUnavailable when a batch
+    gets no answer on any try.
     """
     if len({local_path(uri) or uri for uri in uris}) != len(uris):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
@@ -49,19 +49,19 @@ def push_files(
         name = f"{token}:arrow:{number}"
         send(name, batch)
         accepted[name] = batch.num_rows
-    ((found,),) = warehouse.rows(f"SELECT count() FROM {destination}", doing=f"counting what was sent for {table}")
+    ((stored,),) = warehouse.rows(f"SELECT count() FROM {destination}", doing=f"counting what was sent for {table}")
     sent = sum(accepted.values())
-    if found != sent:
-        raise CheckFailed(f"{table}: {sent} rows in {len(accepted)} batches were accepted, {found} are there; load again")
+    if stored != sent:
+        raise CheckFailed(f"{table}: {sent} rows in {len(accepted)} batches were accepted, but {stored} are stored; load again")
     return sent
 
 
 def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small parts of many files put together: an insert costs the same for one row as for thousands."""
+    """Small parts of many files, concatenated: an insert costs the same for one row as for thousands."""
     waiting: list[pa.Table] = []
     for part in parts:
         waiting.append(part)
-        if sum(one.num_rows for one in waiting) >= ROWS_PER_BATCH:
+        if sum(table.num_rows for table in waiting) >= ROWS_PER_BATCH:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:
@@ -92,5 +92,5 @@ def _open(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     path = local_path(uri)
     if path is not None:
         return pyarrow.fs.LocalFileSystem(), path
-    found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(uri)
-    return found
+    remote: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(uri)
+    return remote

@@ -1,13 +1,13 @@
-"""Staging tables of one attempt: `desired`, what the hours should hold, and `delta`, what would make it so.
+"""Staging tables of one attempt: `desired` has the rows that the hours should hold, `delta` the change that is needed.
 
 `desired` is a plain MergeTree without partitions, not a copy of the target: a collapsing table would merge duplicates away
 before they are counted, and a TTL copied from the target would drop rows. `delta` is created `AS` the target, because its
 parts are attached to it.
 
-An attempt starts by taking the lease of its hours and dropping the staging tables of everybody who has none. `DROP ... SYNC`
-waits for the statements that still use them, and an older attempt that wakes up finds its delta gone and cannot publish any
-more. Therefore no table is ever created for a second time, and each has a random part in its name: a repair that is resumed
-under its old name must not lend a half-written delta to the process it replaces.
+An attempt starts by taking the lease of its hours and dropping the staging tables of all attempts without a lease. `DROP ...
+SYNC` waits for the statements that still use them, and an older attempt that wakes up finds its delta gone and can no longer
+publish. Therefore no table is ever created twice, and each has a random part in its name: a repair that is resumed under its
+old name must not offer a half-written delta to the process it replaces.
 """
 
 import logging
@@ -51,32 +51,32 @@ _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
 INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
-# clickhouse-connect sends rows once more when the answer is lost: the desired table remembers their tokens.
+# clickhouse-connect sends rows again when the answer is lost: the desired table remembers their tokens.
 REMEMBERED_INSERTS = 1000
 
 OnStep = Callable[[str], None]
 
 
 def no_step(step: str) -> None:
-    """The default of every `on_step`: nobody listens."""
+    """The default of every `on_step`: do nothing."""
 
 
 class Loading(StrEnum):
     """How rows come from the lake into the warehouse."""
 
-    PULL = "pull"  # the server reads the lake's files itself, by one statement
-    PUSH = "push"  # we read them and send Arrow, where the server cannot reach the lake
+    PULL = "pull"  # the server itself reads the lake's files, with one statement
+    PUSH = "push"  # we read them and send Arrow, for a server that cannot reach the lake
 
 
 class Staging:
     """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
 
-    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody. One
-    that `rewrites_partitions` rewrites partitions, so it also leases the hours that share them.
+    `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody.
+    With `rewrites_partitions` the attempt also leases the other hours of its partitions.
     `keep()` leaves the tables for inspection; the next attempt at the target drops them.
     """
 
-    target: Target  # known once it is open
+    target: Target  # set by `open`
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Staging:
         self.delta_name = f"{self._prefix}_delta"
         self.rewritten_name = f"{self._prefix}_rewritten"
         self._on_step = on_step
-        self._kept = False
+        self._keeps_tables = False
         self._renewing = ExitStack()
 
     @property
@@ -124,22 +124,22 @@ class Staging:
 
     @property
     def earlier(self) -> str:
-        """The quoted table of the delta as it was before a live writer made us look again."""
+        """The quoted table of the delta as it was before a live writer made a second comparison necessary."""
         return qualified(STAGING_DATABASE, f"{self._prefix}_earlier")
 
     @property
     def rewritten(self) -> str:
-        """The quoted table of whole partitions, as they are without what is wrong with them."""
+        """The quoted table of whole partitions, rewritten without their inconsistencies."""
         return qualified(STAGING_DATABASE, self.rewritten_name)
 
     @property
     def inconsistent(self) -> str:
-        """The quoted table under which partitions are kept that were rewritten because they were inconsistent."""
+        """The quoted table that keeps the old parts of rewritten partitions."""
         return qualified(PATCHES_DATABASE, f"{self.patch_name}_replaced")
 
     @property
     def patch(self) -> str:
-        """The quoted table under which the delta is kept once it is published."""
+        """The quoted table that keeps the delta once it is published."""
         return qualified(PATCHES_DATABASE, self.patch_name)
 
     @property
@@ -155,18 +155,18 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._renewing.close()
         try:
-            if self._kept:
+            if self._keeps_tables:
                 logger.warning("keeping %s and %s for inspection", self.desired, self.delta)
             else:
                 self.drop()
             self.lease.release()
-        except BackfillError as failure:  # what was done stays done, and the next attempt drops them
+        except BackfillError as failure:  # the repair itself is done, and the next attempt drops the tables
             logger.warning("could not drop the staging tables of attempt %s: %s", self.attempt, failure)
 
     def open(self) -> None:
-        """Check the target, take the lease, fence everybody without one, create both tables.
+        """Check the target, take the lease, fence all attempts without one, create the staging tables.
 
-        Raises PreconditionError when the target cannot be repaired safely, HourLeased while somebody else is at work.
+        Raises PreconditionError when the target cannot be repaired safely, HourLeased while another attempt has the hours.
         """
         self.target = check_target(self.warehouse, self.table)
         self.lease.take()
@@ -192,7 +192,7 @@ class Staging:
     def create_like_target(self, name: str, *, again: bool = False) -> None:
         """Create a table whose partitions can be attached to the target, or inserted into it; never a replicated one.
 
-        `again` empties one that is there already.
+        With `again`, an existing table of the name is dropped first.
         """
         engine = f" ENGINE = {self.target.plain_engine}" if self.target.replicated else ""
         if again:
@@ -203,12 +203,12 @@ class Staging:
         )
 
     def query_id(self, step: str) -> str:
-        """Names a long statement in `system.processes` and `system.query_log`."""
+        """The name of a long statement in `system.processes` and `system.query_log`."""
         return f"{self.attempt}:{self.table}:{step}"
 
     def keep(self) -> None:
         """Do not drop the tables at the end of the `with`."""
-        self._kept = True
+        self._keeps_tables = True
 
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
@@ -218,8 +218,8 @@ class Staging:
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
         """Load the lake's Parquet files, check the rows of each hour against `expected`, return their sum.
 
-        No files are an empty desired state. Raises PreconditionError for unreadable paths, WarehouseError or CheckFailed for a
-        value that does not fit its column, CheckFailed when the counts differ.
+        Without files, the desired state is empty. Raises PreconditionError for unreadable paths, WarehouseError or CheckFailed
+        for a value that does not fit its column, CheckFailed when the counts differ.
         """
         if paths and loading is Loading.PULL:
             self.warehouse.command(
@@ -235,9 +235,9 @@ class Staging:
         return loaded
 
     def keep_others(self, tenants: Collection[str]) -> None:
-        """Of the loaded rows keep those of the tenants, and put the stored rows of all others beside them.
+        """Keep only the tenants' rows of the loaded ones, and add the stored rows of all other tenants.
 
-        So nothing but rows of the tenants can differ from what is stored. Raises UsageError for a table without tenants.
+        So only rows of the given tenants can differ from what is stored. Raises UsageError for a table without tenants.
         """
         where, whose, columns = within(self.table, self.hours), of_tenants(self.table, tenants), names(self.table.column_names)
         self.warehouse.command(
@@ -280,8 +280,7 @@ class Staging:
     def validate(self, hours: Collection[datetime]) -> dict[datetime, CheckFailed]:
         """The hours whose desired rows cannot be published, because two of them have the same key.
 
-        Raises CheckFailed when rows lie outside the hours or beside the full hour: then the whole load is not what was asked
-        for.
+        Raises CheckFailed when rows lie outside the hours or not on the full hour: then the whole load is wrong.
         """
         hour = identifier(self.table.hour)
         where = within(self.table, hours)
@@ -293,7 +292,9 @@ class Staging:
         )
         if outside or beside:
             problem = (
-                f"{outside} desired rows lie outside the hours asked for" if outside else f"{beside} lie beside the full hour"
+                f"{outside} desired rows lie outside the hours of the repair"
+                if outside
+                else f"the hour of {beside} desired rows is not on the full hour"
             )
             raise CheckFailed(
                 f"{self.table}: {problem} (the column {self.table.hour} runs from {first} to {last}); nothing was published. "
@@ -312,7 +313,7 @@ class Staging:
             f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {hour}, count() AS __rows "
             f"FROM {self.desired} WHERE {suspected.sql} GROUP BY {keys} HAVING __rows > 1) GROUP BY __hour",
             parameters=suspected.parameters,
-            settings={"optimize_aggregation_in_order": 1},  # the rows are sorted by it: memory does not grow with them
+            settings={"optimize_aggregation_in_order": 1},  # rows are sorted by the key: memory does not grow with them
             doing=f"counting repeated keys in the desired rows of {self.table}",
         )
         return {
@@ -334,38 +335,38 @@ class Staging:
         )
 
     def _count_rows(self, expected: Mapping[datetime, int]) -> int:
-        found = self.warehouse.rows(
+        counts = self.warehouse.rows(
             f"SELECT {hour_number(self.table)} AS __hour, count() FROM {self.desired} GROUP BY __hour",
             doing=f"counting the desired rows of {self.table}",
         )
-        loaded = {hour_from(number): rows for number, rows in found}
+        loaded = {hour_from(number): rows for number, rows in counts}
         wrong = sorted(hour for hour in loaded.keys() | expected.keys() if loaded.get(hour, 0) != expected.get(hour, 0))
         if wrong:
-            counts = ", ".join(
+            differences = ", ".join(
                 f"{format_hour(hour)} {loaded.get(hour, 0)} instead of {expected.get(hour, 0)}" for hour in wrong[:10]
             )
             more = f" and {len(wrong) - 10} more hours" if len(wrong) > 10 else ""
             raise CheckFailed(
-                f"{self.table}: other row counts were loaded than the lake has: {counts}{more}; "
+                f"{self.table}: the loaded row counts differ from those of the lake: {differences}{more}; "
                 "nothing was published, load again"
             )
         return sum(loaded.values())
 
 
 def fence(warehouse: Warehouse, table: Table, *, alive: Collection[str] = ()) -> int:
-    """Drop the staging tables of all attempts at the target but those `alive`, by holder; return how many.
+    """Drop the staging tables of all attempts at the target except those of the holders `alive`; return how many.
 
-    It waits for the statements that use them. They are known by their comment, not by their prefix alone: one table's name may
-    begin with another's.
+    It waits for the statements that use them. Tables are found by their comment, not by their prefix alone: the name of one
+    target may begin with that of another.
     """
     prefix = f"__bf_{table.layer}_{table.name}_"
-    found = warehouse.rows(
+    rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
         "AND startsWith(name, {prefix:String})",
         parameters={"database": STAGING_DATABASE, "target": str(table), "prefix": prefix},
         doing=f"looking for earlier attempts at {table}",
     )
-    dead = [name for (name,) in found if name.removeprefix(prefix).rpartition("_")[0] not in alive]
+    dead = [name for (name,) in rows if name.removeprefix(prefix).rpartition("_")[0] not in alive]
     for name in dead:
         warehouse.drop(qualified(STAGING_DATABASE, name), doing=f"fencing an earlier attempt at {table}")
     return len(dead)

@@ -1,11 +1,11 @@
 """The append-only record of what each repair did to each hour, and why.
 
 One row for each attempt, target, hour and mode. A row is written after the hour was verified (or refused), never before; a
-repair that died in between finds the hour unchanged on its next attempt and records that. Only where views read a target, a
-row `publishing` goes ahead of the inserts: if nothing follows it, the views may lack rows that the target has.
+repair that died in between finds the hour unchanged on its next attempt and records that. Only where views read a target, a row
+`publishing` is written before the inserts: if no other row follows it, the views may lack rows that the target has.
 
 The same row may be appended twice, by a caller that tries again or by the driver that sends an insert again: both stay in the
-table, visible to whoever selects from it, and `read` returns only the one that finished last.
+table, and `read` returns only the row that finished last.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -63,7 +63,7 @@ _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {_LEDGER} ({', '.join(f'{name} {kind}' for name, kind in _COLUMNS.items())}) "
     "ENGINE = MergeTree ORDER BY (pipeline, target, hour, finished_at)"
 )
-# A ledger of an earlier version gets what it lacks; nothing of it is rewritten.
+# A ledger of an earlier version gets the columns it lacks; nothing in it is rewritten.
 _EXTEND = f"ALTER TABLE {_LEDGER} " + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _COLUMNS.items())
 _CREATE_REPAIRS = f"""
 CREATE TABLE IF NOT EXISTS {_REPAIRS} (
@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS {_REPAIRS} (
     code_version String, started_at DateTime64(6, 'UTC')
 ) ENGINE = MergeTree ORDER BY (pipeline, started_at)
 """
-# One that an earlier version has made.
+# For a table that an earlier version created.
 _EXTEND_REPAIRS = (
     f"ALTER TABLE {_REPAIRS} RENAME COLUMN IF EXISTS contract TO change_limits",
     f"ALTER TABLE {_REPAIRS} ADD COLUMN IF NOT EXISTS plan String AFTER change_limits",
@@ -120,7 +120,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class Repair:
-    """What was asked for: the range `[first_hour, end_hour)`, the assets in the order of the plan, by whom and why."""
+    """A repair as requested: the range `[first_hour, end_hour)`, the assets in the order of the plan, by whom and why."""
 
     repair_id: str
     pipeline: str
@@ -148,7 +148,7 @@ class Ledger:
             warehouse.command(statement, doing="creating the ledger")
 
     def begin(self, repair: Repair) -> None:
-        """Note what is asked for, before anything is done."""
+        """Record a repair before anything is done for it."""
         self._warehouse.insert_rows(
             BOOKKEEPING_DATABASE,
             "repairs",
@@ -179,7 +179,7 @@ class Ledger:
         limit: int = 1000,
         each: int | None = None,
     ) -> list[LedgerEntry]:
-        """The newest entries first, at most `limit`; of one pipeline, one target, some hours, some modes only if given.
+        """Entries, the newest first, at most `limit`, filtered by pipeline, target, hours and modes where these are given.
 
         `each` is the most entries for one hour of one target.
         """
@@ -225,15 +225,17 @@ class Ledger:
         return {datetime.fromtimestamp(number, UTC): attempt for number, attempt in rows}
 
     def abandon(self, target: str, hours: Collection[datetime], now: datetime) -> None:
-        """Close the pages of attempts that died, so that their hours are named once: add an entry `abandoned` for each."""
+        """Add an entry `abandoned` for the hours of attempts that died, so that they are reported only once."""
         dead = self.unfinished(target, hours)
-        open_ = [entry for entry in self.read(target=target, hours=dead, limit=_ALL) if entry.status == PUBLISHING]
+        unfinished_entries = [entry for entry in self.read(target=target, hours=dead, limit=_ALL) if entry.status == PUBLISHING]
         self.append(
-            replace(entry, status="abandoned", finished_at=now) for entry in open_ if dead.get(entry.hour) == entry.attempt_id
+            replace(entry, status="abandoned", finished_at=now)
+            for entry in unfinished_entries
+            if dead.get(entry.hour) == entry.attempt_id
         )
 
     def lake_history(self, target: str) -> dict[datetime, list[Written]]:
-        """All that was ever promoted of each hour of a lake table, oldest first."""
+        """Everything that was promoted of each hour of a lake table, the oldest first."""
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
             f"code_version, snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') "
@@ -241,12 +243,12 @@ class Ledger:
             parameters={"target": target},
             doing="reading the ledger",
         )
-        found: dict[datetime, list[Written]] = {}
+        history: dict[datetime, list[Written]] = {}
         for number, repair, started, finished, kept, count, content, version, snapshot in rows:
-            known = None if count is None else Fingerprint(count, content)
-            written = Written(repair, started, finished, kept, known, version, snapshot)
-            found.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
-        return found
+            desired = None if count is None else Fingerprint(count, content)
+            written = Written(repair, started, finished, kept, desired, version, snapshot)
+            history.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
+        return history
 
     def offsets(self, target: str, hours: Collection[datetime]) -> dict[datetime, Spans]:
         """The offsets that each hour of a raw table was last landed from; hours that came from files are absent."""
@@ -259,7 +261,7 @@ class Ledger:
         return {datetime.fromtimestamp(number, UTC): decode(text) for number, text in rows if text}
 
     def last_published(self, target: str, hours: Collection[datetime]) -> dict[datetime, LedgerEntry]:
-        """What the newest publish or undo of each hour claims to have left, of those that were verified."""
+        """The newest verified publish or undo of each hour."""
         conditions = ["target = {target:String}", _within(hours), "mode IN ('publish', 'undo')", "rows_after IS NOT NULL"]
         entries = self._newest(conditions, {"target": target}, limit=_ALL, each=1)
         return {entry.hour: entry for entry in entries}
@@ -267,9 +269,9 @@ class Ledger:
     def published_from(
         self, target: str, hours: Collection[datetime], *, server_version: str, schema_hash: str
     ) -> dict[datetime, tuple[str, Fingerprint]]:
-        """The input digest and the desired fingerprint of what was last published of each hour, if these can be compared.
+        """The input digest and the desired fingerprint of the last publish of each hour, where they can be compared.
 
-        Hours are absent whose newest verified entry is of another server version or schema, or does not know its input.
+        Hours are absent whose newest verified entry is of another server version or schema, or has no input digest.
         """
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), input_digest, rows_desired, hash_desired FROM (SELECT hour, input_digest, "
@@ -280,7 +282,7 @@ class Ledger:
             parameters={"target": target, "server": server_version, "schema": schema_hash},
             doing="reading the ledger",
         )
-        return {datetime.fromtimestamp(number, UTC): (digest, Fingerprint(*known)) for number, digest, *known in rows}
+        return {datetime.fromtimestamp(number, UTC): (digest, Fingerprint(*desired)) for number, digest, *desired in rows}
 
 
 def _within(hours: Collection[datetime]) -> str:
@@ -290,9 +292,13 @@ def _within(hours: Collection[datetime]) -> str:
 
 
 def _to_row(entry: LedgerEntry) -> list[Any]:
-    prints = {name: getattr(entry, name) for name in _FINGERPRINTS}
-    parts = {f"{part}_{name}": getattr(found, part, None) for name, found in prints.items() for part in ("rows", "hash")}
-    return [parts[name] if name in parts else getattr(entry, name) for name in _COLUMNS]
+    fingerprints = {name: getattr(entry, name) for name in _FINGERPRINTS}
+    values = {
+        f"{part}_{name}": getattr(fingerprint, part, None)
+        for name, fingerprint in fingerprints.items()
+        for part in ("rows", "hash")
+    }
+    return [values[name] if name in values else getattr(entry, name) for name in _COLUMNS]
 
 
 def _from_row(row: Row) -> LedgerEntry:

@@ -1,6 +1,6 @@
-"""What drains have handled: one row for each message, written before its offset is committed.
+"""Messages that drains have handled: one row for each, written before its offset is committed.
 
-A batch that comes a second time after a crash replaces its own rows, so counts are exact.
+A batch that comes again after a crash replaces its own rows, so counts are exact.
 """
 
 from collections.abc import Collection, Sequence
@@ -51,8 +51,8 @@ class Receipts:
         self._warehouse.insert_rows(
             BOOKKEEPING_DATABASE,
             "drained",
-            [one.name for one in fields(Receipt)],
-            [list(astuple(one)) for one in receipts],
+            [field.name for field in fields(Receipt)],
+            [list(astuple(receipt)) for receipt in receipts],
             settings={"async_insert": 0},
             doing="writing what was drained",
         )

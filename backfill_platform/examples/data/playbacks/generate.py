@@ -1,10 +1,9 @@
-"""Writes the events of a made-up evening of streaming, and the truth about them.
+"""Writes the events of a generated evening of streaming, and the true attribution of its plays.
 
-    python examples/playbacks/generate.py FOLDER
+    python generate.py FOLDER
 
-The truth is known because a play is made by its impression (or by none), not found afterwards: for each user and title there is
-a chain of impressions, and each makes plays that come before the next impression and within four hours. What a rule of
-attribution has to find out is written down as it happens. The same seed gives the same files.
+The truth is known because an impression (or none) generates each play: for each user and title there is a chain of impressions,
+and each generates plays that come before the next impression and within four hours. The same seed gives the same files.
 """
 
 import csv
@@ -40,6 +39,7 @@ class Event(NamedTuple):
 
     @property
     def line(self) -> str:
+        """The event as a line of a file."""
         moment = START + timedelta(milliseconds=self.at)
         text = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{self.at % 1000:03}Z"
         named = {"at": text, "kind": self.kind, "id": self.id, "user": self.user, "title": self.title}

@@ -1,4 +1,4 @@
-"""The difference: exact, told by kind, by column and by sample, and written as a delta that survives every merge."""
+"""The difference: exact; reported by kind, by column and by sample; written as a delta that survives every merge."""
 
 from datetime import datetime
 
@@ -38,8 +38,10 @@ def difference(warehouse: Warehouse, table: Table, stored: list[Row], desired: l
 
 
 def test_rows_are_counted_by_what_happens_to_them(warehouse: Warehouse, visits: Table) -> None:
-    kept, edited, dropped, added = (visit(TEN, name) for name in ("kept", "edited", "dropped", "added"))
-    diff = difference(warehouse, visits, [kept, edited, dropped], [kept, edited | {"pages": 4, "country": None}, added])
+    unchanged, edited, dropped, added = (visit(TEN, name) for name in ("kept", "edited", "dropped", "added"))
+    diff = difference(
+        warehouse, visits, [unchanged, edited, dropped], [unchanged, edited | {"pages": 4, "country": None}, added]
+    )
     assert (diff.matched, diff.changed, diff.only_there, diff.only_here) == (1, 1, 1, 1)
     assert diff.differs
     assert diff.columns == (ColumnChange("pages", 1), ColumnChange("country", 1))
@@ -89,7 +91,7 @@ def test_columns_that_did_not_change_have_no_effect(warehouse: Warehouse, visits
     assert diff.effects == (Effect("pages", 300, 400),)
 
 
-def test_samples_show_some_of_each_kind_and_no_more_than_asked_for(warehouse: Warehouse, visits: Table) -> None:
+def test_samples_show_some_of_each_kind_and_no_more_than_requested(warehouse: Warehouse, visits: Table) -> None:
     edited = [visit(TEN, f"edited {number}") for number in range(9)]
     dropped = [visit(TEN, f"dropped {number}") for number in range(9)]
     added = [visit(TEN, f"added {number}") for number in range(9)]
@@ -100,11 +102,13 @@ def test_samples_show_some_of_each_kind_and_no_more_than_asked_for(warehouse: Wa
     assert diff.samples[0].new == edited[0] | {"pages": 4}
 
 
-def test_no_samples_when_none_are_wanted(warehouse: Warehouse, visits: Table) -> None:
+def test_no_samples_where_none_are_requested(warehouse: Warehouse, visits: Table) -> None:
     assert difference(warehouse, visits, [], [visit(TEN, "ada")], samples=0).samples == ()
 
 
-def test_a_row_that_moves_to_another_hour_leaves_the_one_and_enters_the_other(warehouse: Warehouse, visits: Table) -> None:
+def test_a_row_that_moves_to_another_hour_is_removed_from_one_and_added_to_the_other(
+    warehouse: Warehouse, visits: Table
+) -> None:
     write_live(warehouse, visits, [visit(LATE, "ada"), visit(LATE, "bob")])
     diffs = dry_run(warehouse, visits, [LATE, MIDNIGHT], [visit(LATE, "bob"), visit(MIDNIGHT, "ada")]).diffs
     assert (diffs[LATE].only_there, diffs[LATE].changed) == (1, 0)

@@ -37,7 +37,7 @@ def lease(warehouse: Warehouse, table: Table, hours: Collection[datetime], name:
     )
 
 
-def test_an_hour_has_one_publisher(warehouse: Warehouse, visits: Table) -> None:
+def test_an_hour_has_only_one_publisher_at_a_time(warehouse: Warehouse, visits: Table) -> None:
     first = lease(warehouse, visits, [TEN, ELEVEN, LATE], "first")
     first.take()
     with pytest.raises(HourLeased, match="the hours from 1998-04-30T10 to 1998-04-30T12 are being repaired by first_t, until"):
@@ -48,23 +48,23 @@ def test_an_hour_has_one_publisher(warehouse: Warehouse, visits: Table) -> None:
     assert live_holders(warehouse, visits) == {"second_t", "third_t"}
 
 
-def test_a_dead_publisher_is_outlived(warehouse: Warehouse, visits: Table) -> None:
+def test_the_lease_of_a_dead_publisher_expires(warehouse: Warehouse, visits: Table) -> None:
     lease(warehouse, visits, [TEN], "dead", seconds=1).take()
     started = time.monotonic()
     lease(warehouse, visits, [TEN], "next", patience=10).take()
     assert 0.3 < time.monotonic() - started < 5
 
 
-def test_a_publisher_that_lives_keeps_its_hours(warehouse: Warehouse, visits: Table) -> None:
-    held = lease(warehouse, visits, [TEN], "alive", seconds=1)
-    held.take()
-    with held.renewed():
+def test_a_live_publisher_keeps_its_lease(warehouse: Warehouse, visits: Table) -> None:
+    alive = lease(warehouse, visits, [TEN], "alive", seconds=1)
+    alive.take()
+    with alive.renewed():
         with pytest.raises(HourLeased):
             lease(warehouse, visits, [TEN], "next", patience=2.5).take()
-        held.check()
+        alive.check()
     wait_until(lambda: "alive_t" not in live_holders(warehouse, visits))
     with pytest.raises(LeaseLost):
-        held.check()
+        alive.check()
 
 
 def test_a_repair_takes_over_from_its_own_dead_process(warehouse: Warehouse, visits: Table) -> None:
@@ -77,7 +77,7 @@ def test_a_repair_takes_over_from_its_own_dead_process(warehouse: Warehouse, vis
     assert live_holders(warehouse, visits) == {"r1_after"}
 
 
-def test_of_many_that_come_at_once_one_wins(warehouse: Warehouse, visits: Table) -> None:
+def test_of_many_publishers_at_once_one_gets_the_lease(warehouse: Warehouse, visits: Table) -> None:
     inside: list[str] = []
     most: list[int] = []
 
@@ -108,15 +108,15 @@ def test_a_dry_run_neither_waits_nor_is_disturbed(warehouse: Warehouse, visits: 
 
 
 def test_publishers_of_other_hours_do_not_disturb_each_other(warehouse: Warehouse, visits: Table) -> None:
-    with Staging(warehouse, visits, attempt(), [TEN]) as one:
-        one.load_rows([visit(TEN, "ada")], {TEN: 1})
+    with Staging(warehouse, visits, attempt(), [TEN]) as staging:
+        staging.load_rows([visit(TEN, "ada")], {TEN: 1})
         assert statuses(repair(warehouse, visits, [ELEVEN], [visit(ELEVEN, "bob")])) == {ELEVEN: "published"}
-        (result,) = publish(prepare(one, [TEN]))
+        (result,) = publish(prepare(staging, [TEN]))
         assert str(result.status) == "published"
     assert net_rows(warehouse, visits) == as_counter([visit(TEN, "ada"), visit(ELEVEN, "bob")])
 
 
-def test_whoever_slept_too_long_publishes_nothing(warehouse: Warehouse, visits: Table) -> None:
+def test_a_publisher_whose_lease_ran_out_publishes_nothing(warehouse: Warehouse, visits: Table) -> None:
     sleeper = Staging(warehouse, visits, attempt(), [TEN], lease_seconds=1)
     sleeper.open()
     sleeper.load_rows([visit(TEN, "ada")], {TEN: 1})
@@ -129,13 +129,13 @@ def test_whoever_slept_too_long_publishes_nothing(warehouse: Warehouse, visits: 
 
 def test_a_clock_that_is_set_back_does_not_keep_a_lease_alive(warehouse: Warehouse, visits: Table) -> None:
     """As if the server's clock had been an hour ahead when the lease was taken."""
-    held = lease(warehouse, visits, [TEN], "ahead")
-    held.take()
+    alive = lease(warehouse, visits, [TEN], "ahead")
+    alive.take()
     warehouse.command(
         "INSERT INTO backfill.leases SELECT * REPLACE (expires_at + INTERVAL 1 HOUR AS expires_at, "
         f"written_at + INTERVAL 1 HOUR AS written_at) FROM backfill.leases WHERE target = '{visits}'",
         doing="setting the clock back",
     )
     lease(warehouse, visits, [TEN], "next").take()
-    held.release()
+    alive.release()
     assert live_holders(warehouse, visits) == {"next_t"}

@@ -54,11 +54,11 @@ def published(warehouse: Warehouse, table: Table, rows: list[Row], hours: Collec
 
 
 def undo(warehouse: Warehouse, table: Table, name: str, hours: Collection[datetime]) -> tuple[Undoable, str, list[HourPublish]]:
-    found = undoable(warehouse, table, name, hours)
+    reversal = undoable(warehouse, table, name, hours)
     own = attempt()
     with Staging(warehouse, table, own, hours) as staging:
         load_undone(staging, name, hours)
-        return found, own, list(publish(prepare(staging, hours)))
+        return reversal, own, list(publish(prepare(staging, hours)))
 
 
 @pytest.fixture(params=list(Partitioning))
@@ -77,8 +77,8 @@ def test_an_undo_restores_the_fingerprints_before(warehouse: Warehouse, declared
     before = fingerprints.net(warehouse, table, HOURS)
     name = published(warehouse, table, AFTER)
     assert fingerprints.net(warehouse, table, HOURS) != before
-    found, _, _ = undo(warehouse, table, name, patched_hours(warehouse, table, name))
-    assert (found.conflicts, sum(found.rows.values())) == (0, 5)
+    reversal, _, _ = undo(warehouse, table, name, patched_hours(warehouse, table, name))
+    assert (reversal.conflicts, sum(reversal.rows.values())) == (0, 5)
     assert fingerprints.net(warehouse, table, HOURS) == before == fingerprints.final(warehouse, table, HOURS)
 
 
@@ -92,7 +92,7 @@ def test_an_undo_can_be_undone(warehouse: Warehouse, repaired: tuple[Table, str]
     assert outside(warehouse, table, HOURS) == far
 
 
-def test_only_the_hours_asked_for_are_undone(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
+def test_only_the_given_hours_are_undone(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
     table, name = repaired
     undo(warehouse, table, name, [TEN])
     assert_holds(warehouse, table, [*BEFORE[:3], *AFTER[2:], BEFORE[-1]])
@@ -103,29 +103,29 @@ def test_rows_that_somebody_changed_since_are_conflicts_and_stay(warehouse: Ware
     theirs = visit(TEN, "changed", pages=10)
     write_live(warehouse, table, [AFTER[1]], sign=-1)
     write_live(warehouse, table, [theirs, visit(TEN, "removed", pages=77)])
-    found, _, _ = undo(warehouse, table, name, HOURS)
-    assert found.conflicts == 2
-    assert [(conflict.hour, "changed" in conflict.key or "removed" in conflict.key) for conflict in found.shown] == [
+    reversal, _, _ = undo(warehouse, table, name, HOURS)
+    assert reversal.conflicts == 2
+    assert [(conflict.hour, "changed" in conflict.key or "removed" in conflict.key) for conflict in reversal.shown] == [
         (TEN, True)
     ] * 2
-    held = [BEFORE[0], theirs, visit(TEN, "removed", pages=77), BEFORE[3], BEFORE[4]]
-    assert_holds(warehouse, table, held)
+    expected = [BEFORE[0], theirs, visit(TEN, "removed", pages=77), BEFORE[3], BEFORE[4]]
+    assert_holds(warehouse, table, expected)
 
 
 def test_live_writes_to_other_rows_survive_an_undo(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
     table, name = repaired
     new = visit(TEN, "live")
     write_live(warehouse, table, [new])
-    found, _, _ = undo(warehouse, table, name, HOURS)
-    assert found.conflicts == 0
+    reversal, _, _ = undo(warehouse, table, name, HOURS)
+    assert reversal.conflicts == 0
     assert_holds(warehouse, table, [*BEFORE, new])
 
 
 def test_undoing_twice_changes_nothing_more(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
     table, name = repaired
     undo(warehouse, table, name, HOURS)
-    found, _, results = undo(warehouse, table, name, HOURS)
-    assert (sum(found.rows.values()), found.conflicts) == (0, 5)
+    reversal, _, results = undo(warehouse, table, name, HOURS)
+    assert (sum(reversal.rows.values()), reversal.conflicts) == (0, 5)
     assert {str(result.status) for result in results} == {"unchanged"}
     assert_holds(warehouse, table, BEFORE)
 
@@ -137,7 +137,7 @@ def test_a_publish_that_changed_nothing_leaves_no_patch(warehouse: Warehouse, re
         patched_hours(warehouse, table, again)
 
 
-def test_patches_are_dropped_when_their_time_is_over(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
+def test_patches_are_dropped_after_their_retention(warehouse: Warehouse, repaired: tuple[Table, str]) -> None:
     table, name = repaired
     assert drop_patches(warehouse, table, older_than_days=1) == 0
     assert patched_hours(warehouse, table, name) == HOURS
@@ -150,22 +150,20 @@ rows = st.lists(
     st.tuples(st.sampled_from(HOURS), st.sampled_from("abcd"), st.integers(0, 2), st.sampled_from([None, "", "fr"])),
     unique_by=lambda row: row[:2],
     max_size=8,
-).map(lambda found: [visit(hour, who, pages=pages, country=country) for hour, who, pages, country in found])
+).map(lambda drawn: [visit(hour, who, pages=pages, country=country) for hour, who, pages, country in drawn])
 
 
 @pytest.mark.whole
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=rows, after=rows)
-def test_whatever_was_published_an_undo_takes_it_back(
-    warehouse: Warehouse, declared: MakeTable, before: list[Row], after: list[Row]
-) -> None:
+def test_an_undo_takes_back_any_publish(warehouse: Warehouse, declared: MakeTable, before: list[Row], after: list[Row]) -> None:
     table = declared()
     create_target(warehouse, table)
     write_live(warehouse, table, before)
     name = published(warehouse, table, after)
     if as_counter(before) != as_counter(after):
-        found, _, _ = undo(warehouse, table, name, patched_hours(warehouse, table, name))
-        assert found.conflicts == 0
+        reversal, _, _ = undo(warehouse, table, name, patched_hours(warehouse, table, name))
+        assert reversal.conflicts == 0
     assert net_rows(warehouse, table) == as_counter(before)
 
 
@@ -212,6 +210,6 @@ def test_a_repair_that_was_resumed_is_undone_as_one(warehouse: Warehouse, visits
         with Staging(warehouse, visits, name, hours) as staging:
             staging.load_rows(rows, counts(rows))
             publish(prepare(staging, hours))
-    found, _, _ = undo(warehouse, visits, name, HOURS)
-    assert found.conflicts == 0
+    reversal, _, _ = undo(warehouse, visits, name, HOURS)
+    assert reversal.conflicts == 0
     assert_holds(warehouse, visits, BEFORE)

@@ -64,16 +64,16 @@ def test_a_first_publish_fills_an_empty_table(warehouse: Warehouse, visits: Tabl
 def test_only_what_differs_is_written(warehouse: Warehouse, declared: MakeTable, partitioning: Partitioning) -> None:
     table = declared(partitioning)
     create_target(warehouse, table)
-    kept = [visit(hour, f"visitor {number}", country=None) for hour in (TEN, LATE) for number in range(20)]
+    unchanged = [visit(hour, f"visitor {number}", country=None) for hour in (TEN, LATE) for number in range(20)]
     wrong, doomed = visit(TEN, "wrong", pages=1), visit(LATE, "doomed")
     right, late = visit(TEN, "wrong", pages=2), visit(LATE, "late")
-    write_live(warehouse, table, [*kept, wrong, doomed])
-    results = repair(warehouse, table, [TEN, LATE], [*kept, right, late])
+    write_live(warehouse, table, [*unchanged, wrong, doomed])
+    results = repair(warehouse, table, [TEN, LATE], [*unchanged, right, late])
     assert {(result.cancels, result.states, result.untouched) for result in results.values()} == {(1, 1, 20)}
     for result in results.values():
         assert result.status is Status.PUBLISHED
         assert result.after == result.desired != result.before
-    assert_holds(warehouse, table, [*kept, right, late])
+    assert_holds(warehouse, table, [*unchanged, right, late])
 
 
 def test_every_updated_row_survives_the_merges(warehouse: Warehouse, visits: Table) -> None:
@@ -181,15 +181,15 @@ def test_publishing_again_changes_nothing(warehouse: Warehouse, visits: Table) -
     assert_holds(warehouse, visits, rows)
 
 
-def test_there_and_back_again(warehouse: Warehouse, visits: Table) -> None:
+def test_publishing_a_change_and_its_reverse_restores_the_hour(warehouse: Warehouse, visits: Table) -> None:
     """Deduplication of inserts by content would drop the third of these silently."""
-    one, other = [visit(TEN, "ada", pages=1)], [visit(TEN, "ada", pages=2)]
-    for rows in (one, other, one, other):
+    first, second = [visit(TEN, "ada", pages=1)], [visit(TEN, "ada", pages=2)]
+    for rows in (first, second, first, second):
         assert statuses(repair(warehouse, visits, [TEN], rows)) == {TEN: "published"}
-    assert_holds(warehouse, visits, other)
+    assert_holds(warehouse, visits, second)
 
 
-def test_one_delta_is_not_published_twice(warehouse: Warehouse, visits: Table) -> None:
+def test_a_delta_is_not_published_twice(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1)])
     prepared = prepare(staged(warehouse, visits, [visit(TEN, "ada", pages=2)]), [TEN])
     assert publish(prepared)[0].status is Status.PUBLISHED
@@ -199,7 +199,7 @@ def test_one_delta_is_not_published_twice(warehouse: Warehouse, visits: Table) -
 
 
 def test_attaching_twice_is_what_makes_an_hour_inconsistent(warehouse: Warehouse, visits: Table) -> None:
-    """The trap itself: ATTACH doubles without complaint, and only the health gate sees it."""
+    """The trap itself: ATTACH doubles without complaint, and only the consistency check notices it."""
     warehouse.command(f"SYSTEM STOP MERGES {target_name(visits)}", doing="preparing")
     prepared = prepare(staged(warehouse, visits, [visit(TEN, "ada")]), [TEN])
     publish(prepared)
@@ -261,7 +261,7 @@ def test_rows_outside_the_hours_publish_nothing(warehouse: Warehouse, visits: Ta
     assert_holds(warehouse, visits, [])
 
 
-def test_change_limits_may_take_hours_out(warehouse: Warehouse, visits: Table) -> None:
+def test_change_limits_may_refuse_hours(warehouse: Warehouse, visits: Table) -> None:
     prepared = prepare(staged(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")]), [TEN, ELEVEN])
     objection = CheckFailed("too much would change")
     results = {result.hour: result for result in publish(prepared, refuse=lambda prepared: {TEN: objection})}
@@ -278,7 +278,9 @@ def test_change_limits_may_take_hours_out(warehouse: Warehouse, visits: Table) -
     ],
     ids=["rows", "values"],
 )
-def test_what_the_table_drops_fails_the_proof_and_not_the_others(warehouse: Warehouse, visits: Table, ttl: str) -> None:
+def test_an_hour_whose_rows_a_ttl_drops_fails_its_proof_and_others_are_published(
+    warehouse: Warehouse, visits: Table, ttl: str
+) -> None:
     """A TTL takes rows or values out of the delta while it is merged; nothing may depend on merges in the background."""
     for change in (ttl, "MODIFY SETTING max_number_of_merges_with_ttl_in_pool = 0"):
         warehouse.command(f"ALTER TABLE {target_name(visits)} {change}", doing="preparing")
@@ -305,16 +307,16 @@ ROWS = st.dictionaries(
 ).map(lambda cells: [{"hour": hour, "visitor": visitor} | values for (hour, visitor), values in cells.items()])
 
 
-@given(stored=ROWS, desired=ROWS, asked=st.sets(st.sampled_from([TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]), min_size=1))
+@given(stored=ROWS, desired=ROWS, requested=st.sets(st.sampled_from([TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]), min_size=1))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_stored_becomes_whatever_is_desired(
-    warehouse: Warehouse, visits: Table, stored: list[Row], desired: list[Row], asked: set[datetime]
+def test_any_stored_rows_become_any_desired_rows(
+    warehouse: Warehouse, visits: Table, stored: list[Row], desired: list[Row], requested: set[datetime]
 ) -> None:
     warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="preparing")
     write_live(warehouse, visits, stored)
-    hours = sorted(asked)
-    rows = [row for row in desired if row["hour"] in asked]
-    desired = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in asked)
+    hours = sorted(requested)
+    rows = [row for row in desired if row["hour"] in requested]
+    expected = as_counter(rows) + as_counter(row for row in stored if row["hour"] not in requested)
     with Staging(warehouse, visits, attempt(), hours) as staging:
         staging.load_rows(rows, counts(rows))
         prepared = prepare(staging, hours)
@@ -325,5 +327,5 @@ def test_whatever_is_stored_becomes_whatever_is_desired(
             assert (diff.changed + diff.only_there, diff.changed + diff.only_here) == (result.cancels, result.states)
             assert diff.matched == result.untouched
         assert {str(result.status) for result in publish(prepared)} <= {"published", "unchanged"}
-    assert net_rows(warehouse, visits) == desired == final_rows(warehouse, visits)
+    assert net_rows(warehouse, visits) == expected == final_rows(warehouse, visits)
     assert set(statuses(repair(warehouse, visits, hours, rows)).values()) == {"unchanged"}

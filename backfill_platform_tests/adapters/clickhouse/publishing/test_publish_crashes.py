@@ -76,7 +76,7 @@ def test_a_crash_after_any_step_is_repaired_by_running_again(warehouse: Warehous
     assert_holds(warehouse, visits, AFTER)
 
 
-def test_the_steps_are_these_and_a_dry_run_stops_before_the_last(warehouse: Warehouse, visits: Table) -> None:
+def test_a_repair_takes_exactly_these_steps_in_order(warehouse: Warehouse, visits: Table) -> None:
     taken: list[str] = []
     repair(warehouse, visits, [TEN], [visit(TEN, "ada")], on_step=taken.append)
     assert tuple(taken) == STEPS

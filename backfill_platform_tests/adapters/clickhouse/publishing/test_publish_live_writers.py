@@ -27,7 +27,9 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
 
 
 @pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept"])
-def test_what_a_live_writer_did_after_the_first_look_is_never_undone(warehouse: Warehouse, visits: Table, step: str) -> None:
+def test_rows_that_a_live_writer_wrote_after_the_comparison_are_never_undone(
+    warehouse: Warehouse, visits: Table, step: str
+) -> None:
     """It writes to the hour TEN at the step; ELEVEN, in the same part of the delta, is published without it."""
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
     written: list[str] = []
@@ -46,7 +48,7 @@ def test_what_a_live_writer_did_after_the_first_look_is_never_undone(warehouse: 
     assert_holds(warehouse, visits, [visit(TEN, "ada", pages=7), visit(ELEVEN, "ada", pages=2)])
 
 
-def test_what_a_live_writer_did_after_the_lake_was_read_is_never_undone(warehouse: Warehouse, visits: Table) -> None:
+def test_rows_that_a_live_writer_wrote_after_the_lake_was_read_are_never_undone(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1), visit(TWELVE, "ada")])
     since = fingerprints.net(warehouse, visits, [TEN, ELEVEN, TWELVE])
     write_live(warehouse, visits, [visit(TEN, "live")])
@@ -58,7 +60,7 @@ def test_what_a_live_writer_did_after_the_lake_was_read_is_never_undone(warehous
     assert_holds(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "live"), *rows[1:]])
 
 
-def test_a_live_writer_that_does_what_the_repair_would_do_is_let_be(warehouse: Warehouse, visits: Table) -> None:
+def test_a_live_writer_that_does_the_same_as_the_repair_is_no_conflict(warehouse: Warehouse, visits: Table) -> None:
     """The diff is made again, and finds the rest."""
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(TEN, "bob", pages=1)])
     written: list[str] = []
@@ -89,7 +91,7 @@ def test_a_live_writer_that_never_stops_publishes_nothing(warehouse: Warehouse, 
     assert {row[1] for row in net_rows(warehouse, visits)} == {"live"}
 
 
-def test_a_live_writer_in_the_last_moment_is_found_by_the_verification(warehouse: Warehouse, visits: Table) -> None:
+def test_a_live_writer_during_the_publish_is_noticed_by_the_verification(warehouse: Warehouse, visits: Table) -> None:
     write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
 
     def interfere(name: str) -> None:

@@ -52,12 +52,12 @@ def desired_rows(warehouse: Warehouse, staging: Staging) -> int:
 
 
 def staging_tables(warehouse: Warehouse, table: Table) -> list[str]:
-    found = warehouse.rows(
+    rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} ORDER BY name",
         parameters={"database": STAGING_DATABASE, "target": str(table)},
         doing="looking",
     )
-    return [name for (name,) in found]
+    return [name for (name,) in rows]
 
 
 def load(warehouse: Warehouse, table: Table, paths: list[str], expected: dict[datetime, int], loading: Loading) -> int:
@@ -97,12 +97,12 @@ def test_the_names_of_folders_do_not_replace_values(
 
 
 @both_ways
-def test_no_files_are_no_rows(warehouse: Warehouse, visits: Table, loading: Loading) -> None:
+def test_without_files_the_desired_state_is_empty(warehouse: Warehouse, visits: Table, loading: Loading) -> None:
     assert load(warehouse, visits, [], {TEN: 0}, loading) == 0
 
 
 @both_ways
-def test_other_row_counts_than_the_lake_has_are_refused(
+def test_row_counts_that_differ_from_the_lake_are_refused(
     warehouse: Warehouse, visits: Table, tmp_path: Path, loading: Loading
 ) -> None:
     path = write_parquet(tmp_path / "part-0.parquet", [visit(TEN, "ada"), visit(ELEVEN, "bob"), visit(ELEVEN, "cyd")])
@@ -120,7 +120,7 @@ def test_other_row_counts_than_the_lake_has_are_refused(
     ],
     ids=["too large", "NULL", "no such column"],
 )
-def test_values_that_do_not_fit_are_refused_and_not_bent(
+def test_values_that_do_not_fit_their_column_are_refused(
     warehouse: Warehouse,
     visits: Table,
     tmp_path: Path,
@@ -139,8 +139,8 @@ def test_values_that_do_not_fit_are_refused_and_not_bent(
     [
         ("relative/part.parquet", "absolute paths"),
         ("s3://bucket/part.parquet", "object storage not yet"),
-        ("/lake/{a,b}.parquet", "takes as a pattern"),
-        ("/lake/*.parquet", "takes as a pattern"),
+        ("/lake/{a,b}.parquet", "reads as a pattern"),
+        ("/lake/*.parquet", "reads as a pattern"),
     ],
 )
 def test_paths_that_the_server_does_not_read_literally_are_refused(
@@ -175,7 +175,7 @@ def test_every_type_arrives_as_it_is(warehouse: Warehouse, visits: Table, tmp_pa
         assert net_rows(warehouse, visits, f"(SELECT *, 1 AS sign FROM {staging.desired})") == as_counter(rows)
 
 
-def test_a_batch_without_an_answer_is_sent_again_and_there_once(
+def test_a_batch_without_an_answer_is_sent_again_and_stored_once(
     warehouse_url: str, visits: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Losing(Warehouse):
@@ -227,16 +227,16 @@ def test_a_repeated_key_is_found_even_after_a_merge(warehouse: Warehouse, visits
 
 def test_rows_outside_the_hours_stop_the_attempt(warehouse: Warehouse, visits: Table) -> None:
     staging = staged(warehouse, visits, [visit(TEN, "ada"), visit(TWELVE, "bob"), visit(ELEVEN, "cyd")])
-    with pytest.raises(CheckFailed, match="1 desired rows lie outside the hours asked for"):
+    with pytest.raises(CheckFailed, match="1 desired rows lie outside the hours of the repair"):
         staging.validate([TEN, TWELVE])
 
 
-def test_rows_beside_the_full_hour_stop_the_attempt(warehouse: Warehouse, visits: Table) -> None:
+def test_rows_whose_hour_is_not_a_full_hour_stop_the_attempt(warehouse: Warehouse, visits: Table) -> None:
     row = visit(TEN + timedelta(milliseconds=500), "ada")
     staging = Staging(warehouse, visits, attempt(), [TEN, ELEVEN])
     staging.open()
     staging.load_rows([row], {TEN: 1})
-    with pytest.raises(CheckFailed, match="1 lie beside the full hour"):
+    with pytest.raises(CheckFailed, match="the hour of 1 desired rows is not on the full hour"):
         staging.validate([TEN])
 
 
@@ -280,13 +280,13 @@ def test_a_fence_waits_for_the_publish_of_a_zombie(warehouse: Warehouse, visits:
     thread.start()
     started.wait()
     running = "SELECT query FROM system.processes WHERE query LIKE 'INSERT INTO%sleepEachRow(0.05)%'"
-    while not warehouse.rows(running, doing="waiting for the zombie to be at work"):
+    while not warehouse.rows(running, doing="waiting for the zombie's statement to run"):
         assert thread.is_alive()
     fence(warehouse, visits)
-    found = fingerprints.net(warehouse, visits, [TEN])[TEN]
+    published = fingerprints.net(warehouse, visits, [TEN])[TEN]
     thread.join()
-    assert found.rows == 20
-    assert fingerprints.net(warehouse, visits, [TEN])[TEN] == found
+    assert published.rows == 20
+    assert fingerprints.net(warehouse, visits, [TEN])[TEN] == published
 
 
 def test_a_zombie_that_wakes_up_cannot_publish(warehouse: Warehouse, visits: Table) -> None:
@@ -315,7 +315,7 @@ def test_a_zombie_does_not_take_the_patch_of_its_successor_away(warehouse: Wareh
     assert undoable(warehouse, visits, zombie.staging.attempt, [TEN]).conflicts == 0
 
 
-def test_a_zombie_that_builds_its_delta_again_does_not_come_back_to_life(warehouse: Warehouse, visits: Table) -> None:
+def test_a_zombie_that_builds_its_delta_again_is_fenced_as_well(warehouse: Warehouse, visits: Table) -> None:
     zombie = prepare(staged(warehouse, visits, [visit(TEN, "ada"), visit(ELEVEN, "bob")]), [TEN, ELEVEN])
     fence(warehouse, visits)
     with pytest.raises(WarehouseError):
@@ -332,7 +332,7 @@ def test_kept_tables_stay_until_the_next_attempt(warehouse: Warehouse, visits: T
     assert staging_tables(warehouse, visits) == []
 
 
-def test_an_error_inside_is_not_replaced_by_one_of_the_clean_up(
+def test_an_error_in_the_block_is_not_hidden_by_an_error_of_the_cleanup(
     warehouse: Warehouse, warehouse_url: str, visits: Table
 ) -> None:
     class Unreachable(Warehouse):
@@ -348,7 +348,7 @@ def test_an_error_inside_is_not_replaced_by_one_of_the_clean_up(
 
 
 @pytest.mark.parametrize("name", ["", "has-dash", "Upper", "x" * 65, "a.b"])
-def test_attempts_have_names_that_tables_can_have(warehouse: Warehouse, visits: Table, name: str) -> None:
+def test_a_name_that_no_table_can_have_is_refused_for_an_attempt(warehouse: Warehouse, visits: Table, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name an attempt"):
         Staging(warehouse, visits, name, [TEN])
 

@@ -81,7 +81,7 @@ def test_only_what_differs_is_written_and_the_view_sees_it(warehouse: Warehouse,
 
 
 @pytest.mark.whole
-def test_there_and_back_again_and_undone(warehouse: Warehouse, target: Table) -> None:
+def test_publishing_a_change_and_its_reverse_can_both_be_undone(warehouse: Warehouse, target: Table) -> None:
     """Deduplication by content would drop the third publish; one version for two states would let both vanish."""
     for rows in (NEW, OLD[:-1], NEW):
         assert set(statuses(repair(warehouse, target, HOURS, rows)).values()) == {"published"}
@@ -117,19 +117,19 @@ def test_a_delta_survives_merges_without_the_rows_that_it_cancels(warehouse: War
 
 
 def _parts(warehouse: Warehouse, table: Table) -> list[str]:
-    found = warehouse.rows(
+    rows = warehouse.rows(
         "SELECT name FROM system.parts WHERE table = {name:String} AND database = 'transformed' AND active",
         parameters={"name": table.name},
         doing="looking for parts",
     )
-    return [name for (name,) in found]
+    return [name for (name,) in rows]
 
 
-def test_inserting_cancels_and_states_apart_gives_the_same(
+def test_inserting_cancels_and_states_separately_gives_the_same(
     warehouse: Warehouse, declared: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on servers that sort rows of one key unstably."""
-    monkeypatch.setattr("backfill_platform.adapters.clickhouse.preconditions._STABLE_SORT_SINCE", (99,))
+    monkeypatch.setattr("backfill_platform.adapters.clickhouse.preconditions.STABLE_SORT_SINCE", (99,))
     table = declared()
     create_kind(warehouse, table, "insert, with a view")
     write_live(warehouse, table, OLD)
@@ -166,7 +166,7 @@ def losing(warehouse_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "view" in kind])
-def test_an_insert_without_an_answer_is_sent_again_and_there_once(
+def test_an_insert_without_an_answer_is_sent_again_and_stored_once(
     warehouse: Warehouse, losing: Losing, declared: MakeTable, kind: str
 ) -> None:
     table = declared()
@@ -179,7 +179,7 @@ def test_an_insert_without_an_answer_is_sent_again_and_there_once(
 
 
 @pytest.mark.parametrize("forgetful", ["target", "view"])
-def test_an_insert_is_not_sent_again_where_somebody_forgets_tokens(
+def test_an_insert_is_not_sent_again_where_a_table_forgets_tokens(
     warehouse: Warehouse, losing: Losing, declared: MakeTable, forgetful: str
 ) -> None:
     """The next attempt finds out what happened to the target; the view got it once."""
@@ -203,26 +203,26 @@ def test_an_insert_is_not_sent_again_where_somebody_forgets_tokens(
 
 
 def test_the_mode_is_chosen_from_what_the_table_is(warehouse: Warehouse, declared: MakeTable) -> None:
-    found = {}
+    targets = {}
     for kind in KINDS:
         table = declared()
         create_kind(warehouse, table, kind)
-        found[kind] = check_target(warehouse, table)
-    assert {kind: target.mode for kind, target in found.items()} == {
+        targets[kind] = check_target(warehouse, table)
+    assert {kind: target.mode for kind, target in targets.items()} == {
         kind: Mode.INSERT if "insert" in kind else Mode.ATTACH for kind in KINDS
     }
-    assert {kind: target.version for kind, target in found.items()} == {
+    assert {kind: target.version for kind, target in targets.items()} == {
         kind: "version" if "versioned" in kind else None for kind in KINDS
     }
-    assert "no materialized view" in found["attach"].why
-    assert "_totals_view must see it" in found["insert, with a view"].why
+    assert "no materialized view" in targets["attach"].why
+    assert "_totals_view must see it" in targets["insert, with a view"].why
 
 
 @pytest.mark.parametrize(
     ("engine", "version"),
     [("ReplicatedCollapsingMergeTree", None), ("ReplicatedVersionedCollapsingMergeTree", "version")],
 )
-def test_replicas_are_inserted_into_and_staged_beside(engine: str, version: str | None) -> None:
+def test_replicated_targets_use_inserts_and_plain_staging_tables(engine: str, version: str | None) -> None:
     target = Target(VISITS, engine, version)
     assert target.mode is Mode.INSERT
     assert "replicas" in target.why
@@ -230,7 +230,7 @@ def test_replicas_are_inserted_into_and_staged_beside(engine: str, version: str 
     assert "Replicated" not in target.plain_engine
 
 
-def test_a_view_that_comes_between_stops_the_publish(warehouse: Warehouse, visits: Table) -> None:
+def test_a_view_created_during_the_repair_stops_the_publish(warehouse: Warehouse, visits: Table) -> None:
     def interfere(step: str) -> None:
         if step == "proven":
             warehouse.command(
@@ -251,7 +251,7 @@ def test_a_view_that_comes_between_stops_the_publish(warehouse: Warehouse, visit
         ((VERSIONED, ("MergeTree(`sign`, version)", "MergeTree(`sign`, `pages`)")), "version column pages is declared"),
         (
             (VERSIONED, ("MergeTree(`sign`, version)", "MergeTree(s, version)"), ("version UInt64", "version UInt64, s Int8")),
-            "another column than sign",
+            "a column other than sign",
         ),
     ],
     ids=["small version", "declared version", "another sign"],
@@ -296,12 +296,13 @@ def test_an_insert_is_not_sent_again_where_a_view_behind_a_view_forgets_tokens(
 
 
 @pytest.mark.parametrize("setting", ["final=1", "join_use_nulls=1", "additional_table_filters={'transformed.%': 'pages = 1'}"])
-def test_a_profile_changes_nothing(warehouse: Warehouse, warehouse_url: str, visits: Table, setting: str) -> None:
-    """What a user profile sets, told the client as its default."""
+def test_settings_of_a_user_profile_change_nothing(
+    warehouse: Warehouse, warehouse_url: str, visits: Table, setting: str
+) -> None:
+    """Settings that a user profile may have, passed as defaults of the connection."""
     name, _, value = setting.partition("=")
     write_live(warehouse, visits, OLD)
-    line = Warehouse(warehouse_url)
-    line._client.set_client_setting(name, value.replace("%", visits.name))
+    line = Warehouse(warehouse_url, settings={name: value.replace("%", visits.name)})
     own = attempt()
     with Staging(line, visits, own, HOURS) as staging:
         staging.load_rows(NEW, counts(NEW))

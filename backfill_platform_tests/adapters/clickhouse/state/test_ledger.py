@@ -55,7 +55,7 @@ def test_what_was_appended_is_read(ledger: Ledger, entry: LedgerEntry) -> None:
     assert set(ledger.read(pipeline=entry.pipeline)) == {entry, refused}
 
 
-def test_the_newest_comes_first_and_no_more_than_asked_for(ledger: Ledger, entry: LedgerEntry) -> None:
+def test_entries_are_read_newest_first_up_to_the_limit(ledger: Ledger, entry: LedgerEntry) -> None:
     later = [replace(entry, attempt_id=f"a{number}", finished_at=NOON + timedelta(hours=number)) for number in range(5)]
     ledger.append(later[::2])
     ledger.append(later[1::2])
@@ -64,8 +64,8 @@ def test_the_newest_comes_first_and_no_more_than_asked_for(ledger: Ledger, entry
 
 def test_hours_are_half_open_and_need_not_be_neighbours(ledger: Ledger, entry: LedgerEntry) -> None:
     ledger.append(replace(entry, hour=hour) for hour in (TEN, ELEVEN, TWELVE, MIDNIGHT))
-    found = ledger.read(pipeline=entry.pipeline, hours=[TEN, TWELVE])
-    assert {each.hour for each in found} == {TEN, TWELVE}
+    entries = ledger.read(pipeline=entry.pipeline, hours=[TEN, TWELVE])
+    assert {entry_.hour for entry_ in entries} == {TEN, TWELVE}
     assert ledger.read(pipeline=entry.pipeline, hours=[]) == []
 
 
@@ -88,9 +88,7 @@ def test_a_dry_run_and_a_publish_of_one_attempt_are_two_entries(ledger: Ledger, 
     assert {each.mode for each in ledger.read(pipeline=entry.pipeline)} == {"publish", "dry-run"}
 
 
-def test_what_was_published_is_known_by_its_newest_verified_entry_if_that_can_be_compared(
-    ledger: Ledger, entry: LedgerEntry
-) -> None:
+def test_the_last_publish_is_the_newest_verified_entry_that_can_be_compared(ledger: Ledger, entry: LedgerEntry) -> None:
     first = replace(entry, target=f"transformed/{entry.pipeline}", input_digest="abc")
     newer = replace(first, attempt_id="a2", desired=Fingerprint(5, 8), finished_at=NOON + timedelta(hours=1))
     refused = replace(
@@ -109,5 +107,5 @@ def test_what_was_published_is_known_by_its_newest_verified_entry_if_that_can_be
     assert ledger.published_from(first.target, [], **versions) == {}
 
 
-def test_nothing_to_append_is_fine(ledger: Ledger) -> None:
+def test_appending_no_entries_does_nothing(ledger: Ledger) -> None:
     ledger.append([])
