@@ -12,6 +12,7 @@ from backfill_platform.adapters.clickhouse.publishing.patches import drop_patche
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
+from backfill_platform.adapters.kafka.topic import KafkaTopic
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Landing, Plan, make_plan
@@ -51,6 +52,12 @@ class World:
     @property
     def hours(self) -> HourRange:
         return self.pipeline.hours_until(datetime.now(UTC))
+
+    @property
+    def topic(self) -> KafkaTopic:
+        """The topic that the pipeline reads."""
+        assert isinstance(self.pipeline.source, KafkaTopic)
+        return self.pipeline.source
 
     @property
     def sessions(self) -> str:

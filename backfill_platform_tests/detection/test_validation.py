@@ -104,6 +104,7 @@ class FewSessions(Sessions):
     """Sessions, of which an hour may have two: only pandera can tell."""
 
     @dataframe_check
+    @classmethod
     def _two_at_most(cls, frame: "DataFrame") -> bool:
         return bool(frame.count() <= 2)
 

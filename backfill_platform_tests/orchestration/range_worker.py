@@ -16,6 +16,7 @@ from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import make_plan
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs
+from backfill_platform.orchestration.dagster_overrides.private_names import Job
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_hours
@@ -55,7 +56,7 @@ def main(home: str, name: str, seconds: str, *bounds: str) -> None:
     def undo_job() -> None:
         undo()
 
-    jobs = [dg.define_asset_job(repair_job(PIPELINE.name), [op]), undo_job]
+    jobs: list[Job] = [dg.define_asset_job(repair_job(PIPELINE.name), [op]), undo_job]
     definitions = dg.Definitions(assets=[op], jobs=jobs, executor=dg.in_process_executor)
     with dagster_instance(Settings(home=Path(home), project=ROOT)) as instance:
         if bounds:

@@ -19,8 +19,8 @@ from backfill_platform.definitions import build_definitions
 from backfill_platform.domain.hours import HourRange, partition_key
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs, pipeline_assets
-from backfill_platform.orchestration.in_process import dagster_instance, range_tags
-from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.in_process import dagster_instance
+from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.settings import Settings
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder

@@ -27,17 +27,18 @@ from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import WarehouseUnavailable
 from backfill_platform.notifications.recipients import audience_of, unknown_recipients, web_address
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.in_process import dagster_instance, range_tags
+from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.jobs.undo import undo_job
 from backfill_platform.orchestration.notifications import Notifier
-from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.orchestration.run_request import REPAIR_TAG, Mode, RunRequest
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.settings import Settings
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
 from backfill_platform_tests.events import hour, random_clicks
-from backfill_platform_tests.orchestration.test_assets import PROJECT, Opened, SparkHolder
+from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
+from backfill_platform_tests.orchestration.test_assets import PROJECT
 from backfill_platform_tests.world import World, with_rule
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Stage:
             "stakeholders": {"urls": [self.usual.address()]},
         }
         url = f"http://ada:{PASSWORD}@host:8123"
-        return Settings(recipients=recipients, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)  # type: ignore[arg-type]
+        return Settings(recipients=recipients, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)
 
     @property
     def published(self) -> tuple[AssetPath, ...]:

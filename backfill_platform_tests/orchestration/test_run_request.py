@@ -1,5 +1,7 @@
 """What is asked of a repair besides its hours: one parser for the web page, the command line and the API."""
 
+from typing import Any
+
 import pytest
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
@@ -12,6 +14,11 @@ from backfill_platform.orchestration.run_request import Margins, Mode, RepairCon
 
 BYTES_ONLY = ChangeLimits(columns=frozenset({"bytes"}))
 PIPELINE = clickstream.pipeline
+
+
+def said(**fields: Any) -> RepairConfig:
+    """The configuration of a run, of which most fields are left out."""
+    return RepairConfig(**fields)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +63,15 @@ def test_the_change_limits_are_those_of_the_tag() -> None:
 
 def test_a_plan_in_the_configuration_is_the_one_that_is_walked() -> None:
     plan = make_plan(PIPELINE.name, PIPELINE.nodes, clickstream.HOURS, [("transformed", "sessions"), ("dry_run", "sessions")])
-    config = RepairConfig(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
+    config = said(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
     assert config.given_plan(PIPELINE, plan.assets) == plan
-    assert RepairConfig().given_plan(PIPELINE, plan.assets) is None
+    assert said().given_plan(PIPELINE, plan.assets) is None
 
 
 def test_a_plan_for_other_assets_or_another_pipeline_is_refused() -> None:
     hours = HourRange(clickstream.HOURS.start, clickstream.HOURS.end)
     plan = make_plan(PIPELINE.name, PIPELINE.nodes, hours, [("transformed", "sessions")])
-    config = RepairConfig(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
+    config = said(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
     with pytest.raises(UsageError, match="materializes transformed/sessions; select exactly these"):
         config.given_plan(PIPELINE, [("warehouse", "sessions")])
     with pytest.raises(UsageError, match="of pipeline clickstream, not of payments"):
@@ -92,7 +99,7 @@ def test_a_tag_that_cannot_be_read_is_named(tags: dict[str, str], said: str) -> 
 
 
 def test_the_launchpad_says_the_same_as_the_tags() -> None:
-    config = RepairConfig(
+    config = said(
         mode="dry-run",
         reason="why",
         change_limits={"columns": ["bytes"]},
@@ -113,17 +120,17 @@ def test_the_launchpad_says_the_same_as_the_tags() -> None:
 
 def test_an_empty_launchpad_changes_nothing() -> None:
     tags = {"backfill/reason": "why", "backfill/rewrite_inconsistent": "true"}
-    assert RepairConfig().with_tags(tags) == tags
+    assert said().with_tags(tags) == tags
 
 
 def test_a_launchpad_and_tags_that_disagree_are_refused() -> None:
     with pytest.raises(UsageError, match="reason is 'one' in the configuration of the run and 'other' in its tag"):
-        RepairConfig(reason="one").with_tags({"backfill/reason": "other"})
+        said(reason="one").with_tags({"backfill/reason": "other"})
 
 
 def test_values_of_the_launchpad_are_read_by_the_parser_of_the_tags() -> None:
     with pytest.raises(UsageError, match="backfill/mode is one of publish, dry-run, not 'rehearse'"):
-        RunRequest.from_tags(RepairConfig(mode="rehearse").with_tags({}))
+        RunRequest.from_tags(said(mode="rehearse").with_tags({}))
 
 
 def test_a_dry_run_takes_the_dry_runs_of_the_chosen_tables() -> None:

@@ -16,10 +16,11 @@ from backfill_platform.domain.hours import HOUR, HourRange, hour_of, partition_k
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.examples import playbacks
 from backfill_platform.orchestration.assets import pipeline_assets
-from backfill_platform.orchestration.in_process import dagster_instance, range_tags
-from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.in_process import dagster_instance
+from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.settings import Settings
-from backfill_platform_tests.orchestration.test_assets import PROJECT, Opened, SparkHolder
+from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
+from backfill_platform_tests.orchestration.test_assets import PROJECT
 from backfill_platform_tests.repair.test_reference_pipelines import world_of
 from backfill_platform_tests.world import World
 

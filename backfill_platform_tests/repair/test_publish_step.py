@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def damaged(world: World) -> None:
     world.damage(world.sessions, "UPDATE bytes = bytes + 1", hour(1))
 
 
-def publish(world: World, **options: object) -> dict[datetime, str]:
+def publish(world: World, **options: Any) -> dict[datetime, str]:
     outcomes = world.run([warehouse_asset(world.sessions)], **options)
     return {at: outcome.error for at, outcome in outcomes[warehouse_asset(world.sessions)].items()}
 

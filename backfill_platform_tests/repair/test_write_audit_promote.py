@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.adapters.spark import checks, observed, writer
 from backfill_platform.adapters.spark import split_rejects as sift
 from backfill_platform.adapters.spark.checks import ROWS_ADD_UP, ROWS_VALID
 from backfill_platform.adapters.spark.dedupe import Counts, Deduplicated
@@ -78,6 +79,7 @@ class FewSessions(Sessions):
     """Sessions, of which an hour may have two."""
 
     @dataframe_check
+    @classmethod
     def _two_at_most(cls, frame: DataFrame) -> bool:
         """At most two sessions start in an hour."""
         return bool(frame.count() <= 2)
@@ -127,10 +129,10 @@ def test_a_check_of_the_whole_table_blocks_the_hour_that_fails_it(
 def test_rows_that_fail_a_custom_check_are_set_aside_with_its_name(
     world: World, monkeypatch: pytest.MonkeyPatch, seen: int
 ) -> None:
-    observed = sift.observed
+    real = observed.observed
 
     def repeatedly(observation: Any) -> Any:  # Spark does not lose a task's output when it is asked to
-        once = observed(observation)
+        once = real(observation)
         return once and {name: found and found * seen for name, found in once.items()}
 
     monkeypatch.setattr(sift, "observed", repeatedly)
@@ -172,7 +174,7 @@ def test_what_was_read_is_among_the_facts_of_every_hour(world: World) -> None:
 
 
 def test_lines_that_vanish_while_they_are_landed_fail_the_hour(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    marking: Callable[..., Any] = land.mark_failures
+    marking: Callable[..., Any] = checks.mark_failures
 
     def shrink(*given: Any) -> Any:
         (world.folder / "requests.csv").write_text(CLICKS[0].line + "\n")
@@ -190,7 +192,7 @@ def test_lines_that_vanish_while_they_are_landed_fail_the_hour(world: World, mon
 
 def test_an_hour_whose_rows_are_lost_on_the_way_to_its_files_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes(world)
-    writing = audit.write_by_hour
+    writing = writer.write_by_hour
 
     def lossy(*given: Any, **named: Any) -> dict[datetime, list[str]]:
         return {at: files for at, files in writing(*given, **named).items() if at != hour(1)}

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -65,7 +65,7 @@ def test_a_drain_ends_by_itself_and_all_three_counts_agree(world: World, topics:
 
 def test_counts_that_disagree_fail_the_drain(world: World, topics: Cluster, broker: Broker) -> None:
     do(world, topics, ask(world))
-    topic = world.pipeline.source.backfill_topic
+    topic = world.topic.backfill_topic
     headers = [("backfill-repair", b"repair-1"), ("backfill-hour", b"2026-03-01T11"), ("backfill-position", b"9999")]
     producer = broker.producer()
     producer.produce(topic, b"nobody selected this", headers=headers)
@@ -112,12 +112,12 @@ def test_a_second_drain_of_the_name_takes_over(world: World, topics: Cluster) ->
     do(world, topics, ask(world))
     begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
 
-    def waits(messages: list[Message]) -> list[Outgoing]:
+    def waits(messages: Sequence[Message]) -> list[Outgoing]:
         begun.set()
         assert go_on.wait(60)
         return []
 
-    def lets_go(messages: list[Message]) -> list[Outgoing]:
+    def lets_go(messages: Sequence[Message]) -> list[Outgoing]:
         go_on.set()
         assert told.wait(60)  # it is at work for longer than a session lives without it
         return []

@@ -134,7 +134,7 @@ def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(
     assert moment.is_set()
     assert {one.hour: one.acknowledged for one in counts} == {one.hour: one.selected for one in counts}
     assert {one.hour for one in counts} == {T0, T0 + HOUR}
-    topic = world.pipeline.source.backfill_topic
+    topic = world.topic.backfill_topic
     sent = Counter(int(dict(one.headers())["backfill-position"]) for one in read_all(cluster, topic))
     assert set(sent) == set(range(COUNT))
     # A broker that starts again knows no sender of messages older than a day, unless its transaction is open.

@@ -84,7 +84,7 @@ def _partitions(cluster: Cluster, topic: str) -> list[Any]:
 
 def test_a_leader_changes_while_hours_land(world: World, brokers: tuple[Broker, ...]) -> None:
     raw = world.pipeline.raw.table
-    with a_leader_dies(world, brokers, world.pipeline.source.topic) as moment:
+    with a_leader_dies(world, brokers, world.topic.topic) as moment:
 
         def parse(lines: Any) -> Any:
             moment.set()  # the offsets are known, and nothing of them is read

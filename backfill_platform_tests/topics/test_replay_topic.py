@@ -46,7 +46,7 @@ def moments(messages: list[Any]) -> dict[int, list[int]]:
 def test_a_replay_is_the_messages_as_they_were_in_the_order_of_event_time(world: World, topics: Cluster) -> None:
     asked = ask(world)
     counts = do(world, topics, asked)
-    source = world.pipeline.source
+    source = world.topic
     live, sent = read_all(topics, source.topic), read_all(topics, source.backfill_topic)
 
     def same(one: Any) -> tuple[Any, ...]:
@@ -93,7 +93,7 @@ def test_sessions_over_the_replayed_topic_are_whole_at_both_edges(world: World, 
 
 
 def test_a_live_topic_must_be_named_twice(world: World, topics: Cluster) -> None:
-    live = world.pipeline.source.topic
+    live = world.topic.topic
     asked = ask(world, topics={world.pipeline.name: live})
     with pytest.raises(UsageError, match="its consumers would see these events a second time"):
         do(world, topics, asked)
@@ -138,7 +138,7 @@ def test_a_replay_that_died_goes_on_without_a_message_twice(
         with pytest.raises(Died):
             do(world, topics, asked)
     counts = do(world, topics, asked)
-    sent = read_all(topics, world.pipeline.source.backfill_topic)
+    sent = read_all(topics, world.topic.backfill_topic)
     assert sorted(int(dict(one.headers())["backfill-position"]) for one in sent) == list(range(400))
     assert sum(one.acknowledged for one in counts) == 400
     manifest = Selection(world.lake.root_uri, "repair-1", world.pipeline.name).manifest()
@@ -176,14 +176,14 @@ def test_two_pipelines_advance_by_one_watermark(
     monkeypatch.setattr(replaying, "Lane", watched)
     micros = bound // timedelta(microseconds=1)
     do(world, topics, ask(world, pipelines=(world.pipeline, other), options=Options(max_misalignment=micros)))
-    assert {name for name, _ in order} == {world.pipeline.source.backfill_topic, other.source.backfill_topic}
+    assert {name for name, _ in order} == {world.topic.backfill_topic, other.backfill_topic}
     assert max(ahead for _, ahead in order) <= micros
-    assert len(read_all(topics, other.source.backfill_topic)) == 101
+    assert len(read_all(topics, other.backfill_topic)) == 101
 
 
 def test_only_the_tenant_and_the_hours_that_are_asked_for(world: World, topics: Cluster) -> None:
     do(world, topics, ask(world, 1, 2, tenants=("user-3",), margins=False))
-    sent = read_all(topics, world.pipeline.source.backfill_topic)
+    sent = read_all(topics, world.topic.backfill_topic)
     wanted = [one for one in some_visits(7, 400, HOURS) if one.user == "user-3" and 3600 <= one.seconds < 7200]
     assert Counter(one.value() for one in sent) == Counter(one.payload for one in wanted)
 
@@ -231,7 +231,7 @@ def test_limits_are_changed_and_pauses_ended_while_it_runs(world: World, topics:
 
 def test_it_waits_for_consumers_that_are_behind(world: World, topics: Cluster, broker: Broker) -> None:
     """The group has committed nothing: when more than its lag is in the topic, sending stops until it has."""
-    topic = world.pipeline.source.backfill_topic
+    topic = world.topic.backfill_topic
     group = f"slow-{topic}"
     told: list[Progress] = []
 

@@ -130,7 +130,6 @@ def deliver(
 
     Raises what the last try raised.
     """
-
     too_late = stop_before_delay(patience.seconds)
 
     def pause(state: RetryCallState) -> float:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -55,11 +56,11 @@ def report(instance: dg.DagsterInstance, run: dg.DagsterRun, event: dg.AssetChec
         if isinstance(event, dg.AssetCheckEvaluation)
         else dg.DagsterEventType.ASSET_MATERIALIZATION
     )
-    data = event
+    data: Any = event
     if isinstance(event, dg.AssetMaterialization):
         from dagster._core.events import StepMaterializationData
 
-        data = StepMaterializationData(event)  # type: ignore[assignment]
+        data = StepMaterializationData(event)
     instance.report_dagster_event(DagsterEvent(kind.value, run.job_name, event_specific_data=data), run.run_id)
 
 

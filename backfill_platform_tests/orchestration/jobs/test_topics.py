@@ -86,23 +86,25 @@ def verdicts(world: World, instance: dg.DagsterInstance) -> dict[str, bool]:
     key = dg.AssetCheckKey(dg.AssetKey(list(world.pipeline.raw.table.path)), DELIVERY_COUNTS)
     found = {}
     for one in reversed(instance.event_log_storage.get_asset_check_execution_history(key, limit=100)):
-        if one.event is not None and one.partition is not None:
+        if one.event is not None and one.event.dagster_event is not None and one.partition is not None:
             found[one.partition] = one.event.dagster_event.asset_check_evaluation_data.passed
     return found
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
     (found,) = [event for event in result.all_events if event.is_step_failure]
-    return found.step_failure_data.user_failure_data.description or ""
+    told = found.step_failure_data.user_failure_data
+    return (told and told.description) or ""
 
 
 def test_a_launch_drains_the_topic_and_shows_the_counts(world: World, instance: dg.DagsterInstance) -> None:
-    topic = world.pipeline.source.topic
+    topic = world.topic.topic
     result = drain(world, instance, topic=topic)
     assert result.success
     assert result.output_for_node(f"{world.pipeline.name}_drain_op") == {"handled": 70, "sent": 0}
     (output,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
     table = output.step_output_data.metadata["counts"]
+    assert isinstance(table, dg.TableMetadataValue)
     assert [(row.data["hour (UTC)"], row.data["messages persisted"]) for row in table.records] == [
         ("2026-03-01T10", 60),
         ("2026-03-01T11", 10),
@@ -165,7 +167,7 @@ def test_the_figures_of_a_launch_are_served_while_it_runs(world: World, instance
 
 
 def test_what_cannot_be_done_fails_once_with_one_sentence(world: World, instance: dg.DagsterInstance) -> None:
-    topic = world.pipeline.source.topic
+    topic = world.topic.topic
     for result, said in (
         (drain(world, instance, topic="nobody-has-it"), "no topic nobody-has-it"),
         (drain(world, instance, handler="other"), "has no handler 'other'"),
