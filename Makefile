@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-slow test-connect lint format bench bench-quick lock clean
+.PHONY: help install demo up test test-slow test-connect lint format docs docs-serve bench bench-quick lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,12 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)  ## build the documentation site into ./site, strictly: a broken link is an error
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(READY)  ## show the documentation while it is written
+	$(BIN)/mkdocs serve
+
 bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about 25 minutes)
 	$(BIN)/python -m benchmarks.side_by_side
 
@@ -65,4 +71,4 @@ lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
 	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
 
 clean:  ## forget the environment and all embedded state
-	rm -rf $(VENV) .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
+	rm -rf $(VENV) site .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
