@@ -44,10 +44,10 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 docs: $(READY)  ## build the documentation site into ./site, strictly: a broken link is an error
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-serve: $(READY)  ## show the documentation while it is written
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about 25 minutes)
 	$(BIN)/python -m benchmarks.side_by_side

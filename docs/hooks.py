@@ -8,6 +8,7 @@ Add here: tables that can be read from the code. Keep out: prose.
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
@@ -44,6 +45,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in what is generated, and make links between files links between pages."""
     filled = _MARKER.sub(lambda marker: generated(marker[1]), markdown)
     return relink(filled, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Leave out what mkdocs-click shows for options of a newer click that have no default."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
 
 
 def relink(markdown: str, place: str) -> str:
@@ -95,10 +101,11 @@ def _fields(model: Any, prefix: str = "") -> list[tuple[str, str, str, str]]:
     rows = []
     for name, field in model.model_fields.items():
         type_ = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
-        plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", type_)
+        plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", type_).replace(" | None", " or none")
         default = "required" if field.is_required() else f"`{_plain_default(field.get_default())}`"
         shown = f"{prefix}{name.upper()}" if prefix else field.alias or name
-        rows.append((f"`{shown}`", f"`{plain}`", default, field.description or ""))
+        text = re.sub(r"(\{.*\})", r"`\1`", field.description or "")  # braces have a meaning in Markdown
+        rows.append((f"`{shown}`", f"`{plain}`", default, text))
     return rows
 
 
@@ -139,6 +146,7 @@ def _checks() -> str:
     from backfill_platform.orchestration.checks.gaps import gap_checks
     from backfill_platform.orchestration.partitions import shared_partitions
 
+    warnings.filterwarnings("ignore", message=".*partitions_def.*")  # a preview feature of the pinned Dagster
     hours = shared_partitions((pipeline,))
     own = {rule.name.replace(" ", "_") for table in pipeline.tables for rule in pipeline.rules(table.name).blocking}
     specs = [*check_specs(pipeline, hours)]

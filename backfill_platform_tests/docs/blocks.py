@@ -1,7 +1,7 @@
 """The fenced blocks of the documentation's pages, and how each of them is tested.
 
-A comment before a block says what is special about it: `<!-- test: exit 1 -->`, `last` (run at the end of the walk), `in the walk`
-(Python that is run there), `parsed only: REASON` (commands are checked, nothing is run) and `not run: REASON`.
+A comment before a block says what is special about it: `<!-- test: exit 1 -->`, `last` (run at the end of the walk), `in the
+walk` (Python that is run there), `parsed only: REASON` (commands are checked, nothing is run) and `not run: REASON`.
 """
 
 import re

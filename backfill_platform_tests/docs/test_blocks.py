@@ -12,9 +12,8 @@ from backfill_platform_tests.docs.blocks import DOCS, ROOT, WALK, Block, all_blo
 
 # Blocks that are not run, by page. A new one needs a reason in the page and a number here.
 LEFT_OUT = {
-    "CONTRIBUTING.md": 2,
+    "CONTRIBUTING.md": 1,
     "README.md": 2,
-    "docs/architecture.md": 0,
     "docs/how-to/ci.md": 1,
     "docs/how-to/notifications.md": 1,
     "docs/how-to/topics.md": 4,
@@ -39,7 +38,7 @@ def test_every_shell_block_is_run_or_says_why_not() -> None:
 
 def test_the_blocks_that_are_not_run_are_counted() -> None:
     found = Counter(str(one.page.relative_to(ROOT)) for one in BLOCKS if one.left_out)
-    assert dict(found) == {page: number for page, number in LEFT_OUT.items() if number}
+    assert dict(found) == LEFT_OUT
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS, ids=[f"{block}:{command[0]}" for block, command in COMMANDS])
@@ -53,8 +52,6 @@ def test_a_command_of_the_documentation_exists_with_its_options(
     assert found is not None, f"{block}: there is no command {name}"
     try:
         found.make_context(name, arguments)
-    except click.exceptions.Exit as end:  # --help
-        assert end.exit_code == 0
     except click.UsageError as error:
         pytest.fail(f"{block}: backfill {' '.join(command)}: {error.message}")
 

@@ -1,4 +1,4 @@
-"""What the pages promise: the site builds, the README is short, links lead somewhere, the runbook knows every error and check."""
+"""What the pages promise: the site builds, the README is short, links lead somewhere, the runbook is complete."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.M)
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -63,6 +63,7 @@ def test_the_site_is_made_from_the_code(site: Path) -> None:
     settings, cli, tags = page("reference/settings"), page("reference/cli"), page("reference/tags")
     assert [name for name in Settings.model_fields if f"BACKFILL_{name.upper()}" not in settings] == []
     assert [name for name in main.commands if f'id="backfill-{name}"' not in cli] == []
+    assert [page.name for page in site.rglob("*.html") if "Sentinel." in page.read_text()] == []
     named = [value for module in (run_request, process_identity) for key, value in vars(module).items() if key.endswith("_TAG")]
     assert len(named) > 10
     assert [tag for tag in named if tag not in tags] == []
@@ -70,7 +71,9 @@ def test_the_site_is_made_from_the_code(site: Path) -> None:
     ledger = page("reference/ledger")
     assert [name for name in ("rows_quarantined", "input_digest", "change_limits", "payload") if name not in ledger] == []
     python = page("reference/python")
-    assert [name for name in ("Pipeline", "KafkaTopic", "with_last_touch", *ERRORS) if f'"{name}' not in python.replace(".", '"')] == []
+    assert [
+        name for name in ("Pipeline", "KafkaTopic", "with_last_touch", *ERRORS) if f'"{name}' not in python.replace(".", '"')
+    ] == []
 
 
 def test_the_site_needs_no_other_server(site: Path) -> None:
@@ -81,5 +84,7 @@ def test_the_site_needs_no_other_server(site: Path) -> None:
 
 def test_nothing_speaks_of_layers_that_are_gone() -> None:
     assert (ROOT / "backfill_platform" / Layer.RAW.value).exists() is False
-    old = re.compile(r"`(?:core|spark|warehouse|streams|messages|lake)/\w+\.py`|backfill watchers|BACKFILL_WATCHERS|--contract\b|--heal\b")
+    old = re.compile(
+        r"`(?:core|spark|warehouse|streams|messages|lake)/\w+\.py`|backfill watchers|BACKFILL_WATCHERS|--contract\b|--heal\b"
+    )
     assert [str(page) for page in PAGES if old.search(page.read_text())] == []
