@@ -21,6 +21,7 @@ pytestmark = pytest.mark.whole
 _LEFT_OUT = "..."
 _MASKS = (
     (re.compile(r"r\d{8}t\d{6}_[0-9a-f]*"), "REPAIR"),
+    (re.compile(r"/runs/[0-9a-f-]{36}"), "/runs/RUN"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),
     (re.compile(r"\b20(?!26-01)\d\d-\d\d-\d\d \d\d:\d\d(:\d\d)?"), "TIME"),
     (re.compile(r"(127\.0\.0\.1):\d+"), r"\1:PORT"),
@@ -44,9 +45,13 @@ class Shell:
             env={**given, "HOME": str(home), "BACKFILL_WEB_PORT": "0"},
             start_new_session=True,
         )
-        # The command of this checkout, whatever is installed.
-        self.run(f'backfill() {{ PYTHONPATH="{ROOT}:$PYTHONPATH" "{sys.executable}" -m backfill_platform.cli "$@"; }}')
-        self.run(f'python() {{ PYTHONPATH="{ROOT}:$PYTHONPATH" "{sys.executable}" "$@"; }}')
+        # Of this checkout and this interpreter, whatever is installed. Scripts and not functions, whose process is another one.
+        self._pinned = ""
+        for name, module in (("backfill", "-m backfill_platform.cli"), ("python", "")):
+            script = home / name
+            script.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}:$PYTHONPATH" exec "{sys.executable}" {module} "$@"\n')
+            script.chmod(0o755)
+            self._pinned += f"hash -p {script} {name}; "
 
     def run(self, text: str) -> tuple[int, str]:
         """Run a block in this shell; its exit code and all that it printed."""
@@ -55,7 +60,7 @@ class Shell:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        print(f"source {block} > {printed} 2>&1; echo done $?", file=stdin, flush=True)
+        print(f"{self._pinned}source {block} > {printed} 2>&1; echo done $?", file=stdin, flush=True)
         code = int(stdout.readline().split()[1])
         return code, printed.read_text()
 
