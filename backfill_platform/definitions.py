@@ -12,10 +12,11 @@ from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
 from backfill_platform.orchestration.jobs.topics import drain_job, replay_job
 from backfill_platform.orchestration.jobs.undo import undo_job
-from backfill_platform.orchestration.notifications import Notices
+from backfill_platform.orchestration.notifications import Notifier
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.range_concurrency import gap_evaluation_job_name, repair_job
 from backfill_platform.orchestration.resources import build_resources
+from backfill_platform.orchestration.sensors.dead_runs import dead_run_sensor
 from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.settings import Settings, load_settings
@@ -31,16 +32,19 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     assets, checks, sensors = [], [], []
     jobs: list[Job] = []
     for pipeline in pipelines:
-        notices = Notices.of(pipeline, settings)
-        assets.append(pipeline_assets(pipeline, partitions, notices))
+        notifier = Notifier.of(pipeline, settings)
+        assets.append(pipeline_assets(pipeline, partitions, notifier))
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(gap_evaluation_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
-        jobs += [undo_job(pipeline, notices), repair, look]
+        undo = undo_job(pipeline, notifier)
+        jobs += [undo, repair, look]
         if settings.kafka:
             checks.append(delivery_count_checks(pipeline, partitions))
             jobs += [replay_job(pipeline, pipelines), drain_job(pipeline)]
-        sensors.append(gap_sensor(pipeline, repair, look, notices))
+        sensors.append(gap_sensor(pipeline, repair, look, notifier))
+        if notifier.audience.recipients:
+            sensors.append(dead_run_sensor(pipeline, [repair, undo], notifier))
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,

@@ -13,8 +13,7 @@
     │   ├── UnhealthyHour       net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
     │   ├── TakenOver           another drain of the same name goes on instead
-    │   ├── WarehouseError      ClickHouse refused a statement
-    │   └── Undeliverable       a message to a recipient was refused
+    │   └── WarehouseError      ClickHouse refused a statement
     └── TransientError          trying again may well work
         ├── WarehouseUnavailable    no connection, time-out
         ├── KafkaUnavailable    no broker answers, or it is changing its leaders
@@ -23,7 +22,7 @@
         ├── HourLeased          another repair is at work on the hour
         ├── LeaseLost           this repair slept longer than its lease
         ├── ConcurrentWriter    a live writer keeps changing the hour between diff and publish
-        └── ChannelUnavailable  what should carry a message to a recipient does not answer
+        └── ChannelUnavailable  what should carry a message to a recipient has not taken it
 
 Each message says what happened and what to do about it.
 """
@@ -85,10 +84,6 @@ class WarehouseError(PermanentError):
     """ClickHouse refused a statement."""
 
 
-class Undeliverable(PermanentError):
-    """A message to a recipient was refused; sending it again is of no use."""
-
-
 class TransientError(BackfillError):
     """Trying again may well work."""
 
@@ -122,8 +117,4 @@ class ConcurrentWriter(TransientError):
 
 
 class ChannelUnavailable(TransientError):
-    """What should carry a message to a recipient does not answer. `retry_after`: it asked for so many seconds of peace."""
-
-    def __init__(self, text: str, *, retry_after: float = 0.0) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after
+    """What should carry a message to a recipient has not taken it."""

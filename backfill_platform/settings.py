@@ -7,9 +7,8 @@ Every setting has a default that works on a fresh machine; production changes it
 import os
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
@@ -17,46 +16,15 @@ from backfill_platform.domain.notification import NotificationKind, redact
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import SettingsError
 
-_PORTS = {"none": 25, "starttls": 587, "tls": 465}
-
-
-class EmailSettings(BaseModel):
-    """How a recipient is reached by e-mail. Without `port` it is the usual one: 587, 465 with tls, 25 with none."""
-
-    # Values may be secrets: what is wrong is said without them.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    to: tuple[str, ...] = Field(min_length=1, description="addresses")
-    sender: str = Field(alias="from", description="address of the sender")
-    host: str = Field(description="the SMTP server")
-    port: int = Field(0, ge=0, le=65535, description="its port; 0: the usual one")
-    security: Literal["starttls", "tls", "none"] = Field("starttls", description="how the connection is encrypted")
-    user: str | None = Field(None, description="name to log in with, if the server wants one")
-    password: SecretStr = Field(SecretStr(""), description="password to log in with")
-
-    @model_validator(mode="after")
-    def _sound(self) -> "EmailSettings":
-        if self.security == "none" and self.user is not None:
-            raise ValueError("security none would send the password readable for everybody; use starttls or tls")
-        if any("\n" in text or "\r" in text for text in (*self.to, self.sender)):
-            raise ValueError("an address has no line breaks")
-        return self
-
-    @property
-    def port_used(self) -> int:
-        """The port, or the usual one."""
-        return self.port or _PORTS[self.security]
-
 
 class RecipientSettings(BaseModel):
-    """How a recipient is reached, by one channel or several, and of what it is told."""
+    """How a recipient is reached, by one address or several, and of what it is told."""
 
+    # Values are secrets: what is wrong is said without them.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    webhook: SecretStr | None = Field(None, description="address of a Slack-compatible incoming webhook")
-    email: EmailSettings | None = Field(None, description="recipients and the mail server")
-    command: tuple[str, ...] | None = Field(
-        None, min_length=1, repr=False, description="a command and its arguments; gets the message as JSON on standard input"
+    urls: tuple[SecretStr, ...] = Field(
+        min_length=1, description="addresses as Apprise writes them, such as slack://..., mailtos://..., json://..."
     )
     events: tuple[NotificationKind, ...] = Field(
         (NotificationKind.WAITING, NotificationKind.FAILED, NotificationKind.FINISHED),
@@ -64,20 +32,12 @@ class RecipientSettings(BaseModel):
         description="of started, finished, waiting, failed",
     )
 
-    @field_validator("webhook")
+    @field_validator("urls")
     @classmethod
-    def _is_url(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None:
-            parts = urlsplit(url.get_secret_value())
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("a webhook is an address such as https://hooks.slack.com/services/...")
-        return url
-
-    @model_validator(mode="after")
-    def _reachable(self) -> "RecipientSettings":
-        if self.webhook is None and self.email is None and self.command is None:
-            raise ValueError("a recipient needs a webhook, an email or a command")
-        return self
+    def _are_urls(cls, urls: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any("://" not in url.get_secret_value() for url in urls):
+            raise ValueError("an address has a scheme, such as https://hooks.slack.com/services/... or mailtos://...")
+        return urls
 
 
 class Settings(BaseSettings):
@@ -178,7 +138,7 @@ def _variable(path: tuple[int | str, ...]) -> str:
 
 def _no_json(text: str) -> str:
     if '"recipients"' in text:
-        example = '{"web-team": {"webhook": "https://..."}}'
+        example = '{"web-team": {"urls": ["slack://..."]}}'
         return f"BACKFILL_RECIPIENTS is a JSON object, such as '{example}'"
     for name in ("kafka", "schema_registry"):
         if f'"{name}"' in text:

@@ -11,7 +11,7 @@ from backfill_platform.errors import SettingsError
 from backfill_platform.settings import Settings, load_settings
 
 HOOK = "https://hooks.slack.com/services/T0/B0/verysecret"
-MAIL = {"to": ["a@example.org"], "from": "b@example.org", "host": "mail.example.org", "user": "me", "password": "verysecret"}
+MAIL = "mailtos://me:verysecret@mail.example.org?to=a@example.org"
 
 
 def load(monkeypatch: pytest.MonkeyPatch, value: object) -> Settings:
@@ -20,17 +20,10 @@ def load(monkeypatch: pytest.MonkeyPatch, value: object) -> Settings:
 
 
 def test_recipients_are_read_and_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {
-        "web-team": {"webhook": HOOK, "email": MAIL, "events": ["started"]},
-        "pager": {"command": ["/bin/page", "--token=verysecret"]},
-    }
-    settings = load(monkeypatch, given)
+    settings = load(monkeypatch, {"web-team": {"urls": [HOOK, MAIL], "events": ["started"]}, "pager": {"urls": [MAIL]}})
     web, pager = settings.recipients["web-team"], settings.recipients["pager"]
-    assert web.webhook is not None
-    assert web.webhook.get_secret_value() == HOOK
-    assert web.email is not None
-    assert (web.email.security, web.email.port_used, web.events) == ("starttls", 587, (NotificationKind.STARTED,))
-    assert pager.command == ("/bin/page", "--token=verysecret")
+    assert [url.get_secret_value() for url in web.urls] == [HOOK, MAIL]
+    assert web.events == (NotificationKind.STARTED,)
     assert set(pager.events) == {NotificationKind.WAITING, NotificationKind.FAILED, NotificationKind.FINISHED}
     assert "verysecret" not in repr(settings) + str(settings)
 
@@ -38,20 +31,14 @@ def test_recipients_are_read_and_hidden(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"web-team": {"webhook": HOOK, "events": ["verysecret"]}}, "BACKFILL_RECIPIENTS web-team.events.0: .*'started'"),
-        ({"web-team": {"webhook": HOOK, "events": []}}, "BACKFILL_RECIPIENTS web-team.events: "),
-        (
-            {"web-team": {"events": ["failed"]}},
-            "BACKFILL_RECIPIENTS web-team: a recipient needs a webhook, an email or a command",
-        ),
-        ({"web-team": {"webhook": "verysecret"}}, "web-team.webhook: a webhook is an address such as https"),
+        ({"web-team": {"urls": [HOOK], "events": ["verysecret"]}}, "BACKFILL_RECIPIENTS web-team.events.0: .*'started'"),
+        ({"web-team": {"urls": [HOOK], "events": []}}, "BACKFILL_RECIPIENTS web-team.events: "),
+        ({"web-team": {"events": ["failed"]}}, "BACKFILL_RECIPIENTS web-team.urls: Field required"),
+        ({"web-team": {"urls": []}}, "web-team.urls: "),
+        ({"web-team": {"urls": ["verysecret"]}}, "web-team.urls: an address has a scheme, such as https"),
         ({"web-team": HOOK}, "BACKFILL_RECIPIENTS web-team: "),
-        ({"web-team": {"webhook": HOOK, "even": ["failed"]}}, "web-team.even: Extra inputs are not permitted"),
-        ({"web-team": {"email": {**MAIL, "security": "none"}}}, "security none would send the password readable"),
-        ({"web-team": {"email": {**MAIL, "to": []}}}, "web-team.email.to: "),
-        ({"web-team": {"email": {**MAIL, "from": "a\nBcc: verysecret"}}}, "no line breaks"),
-        ({"web-team": {"command": []}}, "web-team.command: "),
-        ('{"web-team": {"webhook": "verysecret"', "BACKFILL_RECIPIENTS is a JSON object, such as"),
+        ({"web-team": {"urls": [HOOK], "even": ["failed"]}}, "web-team.even: Extra inputs are not permitted"),
+        ('{"web-team": {"urls": ["verysecret"', "BACKFILL_RECIPIENTS is a JSON object, such as"),
     ],
 )
 def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
@@ -67,7 +54,7 @@ def test_the_example_of_the_documentation_can_be_copied(monkeypatch: pytest.Monk
     example = page.partition("BACKFILL_RECIPIENTS='")[2].partition("'\n")[0]
     recipients = load(monkeypatch, example).recipients
     assert list(recipients) == ["web-team", "on-call"]
-    assert recipients["on-call"].email is not None
+    assert len(recipients["on-call"].urls) == 2
 
 
 def test_other_settings_that_are_no_json_are_still_named(monkeypatch: pytest.MonkeyPatch) -> None:

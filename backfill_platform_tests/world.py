@@ -1,6 +1,6 @@
 """A small platform for tests: pipeline, lake and warehouse, and a way to run repairs and look at the result."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +14,16 @@ from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Landing, Plan, make_plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.examples import clickstream_reference
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.job import RepairIdentity, RepairJob
 from backfill_platform.repair.outcomes import Event, HourOutcome
-from backfill_platform.repair.runner import Context, run
+from backfill_platform.repair.publish import Publishing
+from backfill_platform.repair.runner import USUAL_PARTS, PartLimits, run_plan
+from backfill_platform.repair.undo import UndoneTable, UndoScope, undo_repair
+from backfill_platform.repair.wiring import Services, repair_services
 from backfill_platform_tests.fixtures_pipeline import clickstream_over, open_lake
 
 if TYPE_CHECKING:
@@ -67,23 +72,35 @@ class World:
     def dry_runs(self) -> tuple[AssetPath, ...]:
         return ((DRY_RUN, self.sessions), (DRY_RUN, self.hourly))
 
-    def plan(self, assets: Iterable[AssetPath], hours: HourRange | None = None) -> Plan:
-        return make_plan(self.pipeline.name, self.pipeline.nodes, hours or self.hours, tuple(assets))
+    def plan(self, assets: Iterable[AssetPath], hours: HourRange | None = None, landing: Landing = Landing.SAFE) -> Plan:
+        return make_plan(self.pipeline.name, self.pipeline.nodes, hours or self.hours, tuple(assets), landing)
 
-    def context(self, pipeline: Pipeline | None = None) -> Context:
+    @property
+    def services(self) -> Services:
+        return Services(self.lake, lambda: self.spark, lambda: self.warehouse, lambda: datetime.now(UTC), self.kafka)
+
+    def job(self, pipeline: Pipeline | None = None, **request: Any) -> RepairJob:
+        """A repair of its own; `request` are fields of the request."""
         self.repairs += 1
-        return Context(
-            pipeline or self.pipeline,
-            self.lake,
-            lambda: self.spark,
-            lambda: self.warehouse,
-            clock=lambda: datetime.now(UTC),
-            repair_id=f"r{self.repairs}",
-            reason="a test",
-            requester="pytest",
-            code_version="0",
-            kafka=self.kafka,
-        )
+        asked = RepairRequest(**{"reason": "a test", "requester": "pytest", **request})
+        return RepairJob(pipeline or self.pipeline, asked, RepairIdentity(f"r{self.repairs}", "0"), lambda: datetime.now(UTC))
+
+    def events(
+        self,
+        plan: Plan,
+        job: RepairJob | None = None,
+        *,
+        live_repairs: Callable[[], Collection[str]] = tuple,
+        limits: PartLimits = USUAL_PARTS,
+        **services: Any,
+    ) -> Generator[Event, None, None]:
+        """Walk a plan; what happens."""
+        job = job or self.job()
+        yield from run_plan(plan, job, repair_services(job, replace(self.services, **services), live_repairs), limits)
+
+    def undo(self, scope: UndoScope) -> list[UndoneTable]:
+        """Undo a repair, as a repair of its own."""
+        return list(undo_repair(self.job(), scope, self.warehouse))
 
     @staticmethod
     def range(hours: Iterable[datetime]) -> HourRange:
@@ -95,17 +112,24 @@ class World:
         hours: HourRange | None = None,
         *,
         pipeline: Pipeline | None = None,
-        **options: Any,
+        landing: Landing = Landing.SAFE,
+        clock: Callable[[], datetime] | None = None,
+        publishing: Publishing | None = None,
+        **request: Any,
     ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Make a plan and walk it to its end; the outcomes by asset and hour. `options` are fields of the context."""
-        return self.walk([self.plan(assets, hours)], replace(self.context(pipeline), **options))
+        """Make a plan and walk it to its end; the outcomes by asset and hour. `request` are fields of the request."""
+        job = self.job(pipeline, **request)
+        job = replace(job, clock=clock) if clock else job
+        services = {"publishing": publishing} if publishing else {}
+        return self.walk([self.plan(assets, hours, landing)], job, **services)
 
-    def walk(self, plans: Iterable[Plan], context: Context | None = None) -> dict[AssetPath, dict[datetime, HourOutcome]]:
-        """Walk plans one after the other, each as a repair of its own unless a context is given; the outcomes of all."""
+    def walk(
+        self, plans: Iterable[Plan], job: RepairJob | None = None, **services: Any
+    ) -> dict[AssetPath, dict[datetime, HourOutcome]]:
+        """Walk plans one after the other, each as a repair of its own unless a job is given; the outcomes of all."""
         found: dict[AssetPath, dict[datetime, HourOutcome]] = {}
         for plan in plans:
-            events: list[Event] = list(run(plan, context or self.context()))
-            for event in events:
+            for event in list(self.events(plan, job, **services)):
                 if isinstance(event, HourOutcome):
                     found.setdefault(event.asset, {})[event.hour] = event
         return found

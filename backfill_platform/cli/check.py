@@ -10,11 +10,18 @@ from typing import Any, TextIO
 import click
 
 from backfill_platform.cli import terminal
-from backfill_platform.cli.options import change_limits_option, on_range, pipeline_and_hours, read_change_limits, warehouse_of
-from backfill_platform.domain.change_limits import ChangeLimits
+from backfill_platform.cli.options import (
+    change_limits_option,
+    named_assets,
+    on_range,
+    pipeline_and_hours,
+    read_change_limits,
+    warehouse_of,
+)
 from backfill_platform.domain.fingerprint import repair_id
 from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
 from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.settings import load_settings
 
 _SHOWN = 3
@@ -45,40 +52,36 @@ def check(
     The rows in the lake are judged by the rules of their schemas, and compared with the warehouse by a dry run; nothing is
     built or published. Hours that are not there fail the check no_gap, and skip the others.
     """
-    limits = ChangeLimits.parse(read_change_limits(change_limits) or {})
+    request = RepairRequest(reason="backfill check", requester="command line", change_limits=read_change_limits(change_limits))
     settings = load_settings()
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     from backfill_platform.adapters.connections import Connections
     from backfill_platform.cli.platform import open_spark
-    from backfill_platform.detection.validation import Verdict
-    from backfill_platform.detection.validation import check as evaluate
-    from backfill_platform.planning.scope import named_assets
-    from backfill_platform.repair.runner import Context
+    from backfill_platform.detection.validation import Verdict, check_pipeline
+    from backfill_platform.repair.job import RepairIdentity, RepairJob
+    from backfill_platform.repair.publish import Publishing
+    from backfill_platform.repair.wiring import Services
 
     chosen = named_assets(names)
     make_plan(declared.name, declared.nodes, hours, chosen)  # refuses assets that are not there
     connections = Connections(settings)
-    now = datetime.now(UTC)
+    began = datetime.now(UTC)
+    identity = RepairIdentity(repair_id(began, os.urandom(3)), version("backfill-platform"))
+    job = RepairJob(declared, request, identity, lambda: datetime.now(UTC))
     with terminal.StepProgress() as progress, warehouse_of(settings) as warehouse:
         progress.say(f"checking {len(hours)} hours of {declared.name}")
         with open_spark(settings) as spark:
-            context = Context(
-                declared,
+            services = Services(
                 connections.lake(),
                 lambda: spark,
                 lambda: warehouse,
-                clock=lambda: datetime.now(UTC),
-                repair_id=repair_id(now, os.urandom(3)),
-                reason="backfill check",
-                requester="command line",
-                code_version=version("backfill-platform"),
-                change_limits=limits,
-                loading=connections.loading,
+                job.clock,
+                publishing=Publishing(connections.loading, connections.patch_days),
             )
-            found = [one for one in evaluate(context, hours) if not chosen or one.asset in chosen]
+            found = [one for one in check_pipeline(job, services, hours) if not chosen or one.asset in chosen]
     bad = (Verdict.FAILED, Verdict.WARNED) if strict else (Verdict.FAILED,)
     if junit is not None:
-        _write_junit(junit, declared.name, found, bad, (datetime.now(UTC) - now).total_seconds())
+        _write_junit(junit, declared.name, found, bad, (datetime.now(UTC) - began).total_seconds())
     if output == "json":
         terminal.show_json(
             [

@@ -15,16 +15,16 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import target_name, within
 from backfill_platform.cli import terminal
-from backfill_platform.cli.platform import Platform, RunReport, open_platform
+from backfill_platform.cli.platform import Platform, RunResult, open_platform
 from backfill_platform.detection.survey import Survey, survey
 from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, make_plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import PermanentError, SettingsError
 from backfill_platform.examples import clickstream, clickstream_reference
-from backfill_platform.orchestration.run_request import Request
 from backfill_platform.planning.scope import dry_run_assets
 from backfill_platform.settings import Settings
 
@@ -84,7 +84,7 @@ def _job(platform: Platform, progress: terminal.StepProgress, *, quiet: bool) ->
             terminal.out.print(text, soft_wrap=True)
 
     everything = (PIPELINE.raw.table.path, *_repair_assets())
-    first = _succeed(platform.run(PIPELINE, HOURS, everything, Request("demo: the first day")))
+    first = _succeed(_run(platform, HOURS, everything, "the first day"))
     say(_landed(first))
     progress.say("recomputing both tables in plain Python")
     recomputed = recompute(platform.warehouse)
@@ -100,18 +100,23 @@ def _job(platform: Platform, progress: terminal.StepProgress, *, quiet: bool) ->
     _require_found(damaged.gaps)
     hours = HourRange.covering(gap.hour for gap in damaged.gaps)
 
-    rehearsal = _succeed(platform.run(PIPELINE, hours, dry_run_assets(PIPELINE), Request("demo: rehearsal")))
+    rehearsal = _succeed(_run(platform, hours, dry_run_assets(PIPELINE), "rehearsal"))
     if not quiet:
         for step in rehearsal.steps:
             if step.step.asset[0] == DRY_RUN:
                 terminal.show_outcomes(step)
     _require_unchanged(damaged, look(platform))
-    repair = _succeed(platform.run(PIPELINE, hours, _repair_assets(), Request("demo: the repair")))
+    repair = _succeed(_run(platform, hours, _repair_assets(), "the repair"))
     progress.say("verifying every hour")
     repaired = look(platform)
     if repaired.gaps:
         raise PermanentError(f"after the repair {len(repaired.gaps)} hours are still damaged, first {repaired.gaps[0]}")
     return [_summary(table, repair, damaged, repaired, recomputed[table.path]) for table in PIPELINE.published]
+
+
+def _run(platform: Platform, hours: HourRange, assets: tuple[AssetPath, ...], why: str) -> RunResult:
+    plan = make_plan(PIPELINE.name, PIPELINE.nodes, hours, assets)
+    return platform.run(PIPELINE, plan, RepairRequest(reason=f"demo: {why}", requester="command line"))
 
 
 def look(platform: Platform) -> Survey:
@@ -173,17 +178,16 @@ def _repair_assets() -> tuple[AssetPath, ...]:
     return tuple(asset for node in PIPELINE.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN)
 
 
-def _succeed(report: RunReport) -> RunReport:
+def _succeed(report: RunResult) -> RunResult:
     if not report.success:
         raise PermanentError(f"run {report.run_id} failed: {report.error}")
     return report
 
 
-def _landed(report: RunReport) -> str:
-    landed = [outcome.facts for outcome in report.outcomes if outcome.asset == PIPELINE.raw.table.path]
-    rows, quarantined, duplicates = (
-        sum(int(facts[name]) for facts in landed) for name in ("rows", "quarantined", "duplicates")
-    )
+def _landed(report: RunResult) -> str:
+    landed = [outcome.lake for outcome in report.outcomes if outcome.asset == PIPELINE.raw.table.path and outcome.lake]
+    rows, quarantined = sum(hour.rows for hour in landed), sum(hour.quarantined for hour in landed)
+    duplicates = sum(hour.measures["duplicates"] for hour in landed)
     return (
         f"landed {rows:,} rows of {rows + quarantined:,} lines in {len(landed)} hours; {quarantined} quarantined with the "
         f"reason, {duplicates} exact duplicates counted"
@@ -217,14 +221,15 @@ def _require_unchanged(before: Survey, after: Survey) -> None:
 
 
 def _summary(
-    table: Table, repair: RunReport, damaged: Survey, repaired: Survey, recomputed: dict[datetime, Fingerprint]
+    table: Table, repair: RunResult, damaged: Survey, repaired: Survey, recomputed: dict[datetime, Fingerprint]
 ) -> Summary:
-    facts = [outcome.facts for outcome in repair.outcomes if outcome.asset == (WAREHOUSE, table.name)]
+    asset = (WAREHOUSE, table.name)
+    results = [outcome.target.result for outcome in repair.outcomes if outcome.asset == asset and outcome.target]
     before, after = (next(state for state in found.tables if state.table == table) for found in (damaged, repaired))
-    cancelled, inserted = (sum(int(one[name]) for one in facts) for name in ("cancels", "states"))
+    cancelled, inserted = sum(result.cancels for result in results), sum(result.states for result in results)
     return Summary(
         table=f"{WAREHOUSE}/{table.name}",
-        hours_repaired=sum(bool(one["cancels"] or one["states"]) for one in facts),
+        hours_repaired=sum(bool(result.cancels or result.states) for result in results),
         rows_cancelled=cancelled,
         rows_inserted=inserted,
         rows_untouched=_total(before.net).rows - cancelled,

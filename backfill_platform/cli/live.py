@@ -3,15 +3,23 @@
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour, parse_hour
+from backfill_platform.domain.plan import Landing, make_plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.settings import load_settings
 
+if TYPE_CHECKING:
+    from backfill_platform.cli.platform import Platform, RunResult
+    from backfill_platform.pipelines.spec import Pipeline
+    from backfill_platform.repair.outcomes import HourOutcome
+
 _AGAIN_SECONDS = 60
+_REQUESTER = "command line"
 
 
 @click.command()
@@ -57,43 +65,46 @@ def live(pipeline: str, start: str | None, end: str | None, once: bool, delay: i
             time.sleep(_AGAIN_SECONDS)
 
 
-def _land(platform: Any, declared: Any, hour: datetime) -> bool:
-    from backfill_platform.orchestration.run_request import Request
-    from backfill_platform.repair.runner import Landing
+def _land(platform: "Platform", declared: "Pipeline", hour: datetime) -> bool:
+    plan = make_plan(
+        declared.name, declared.nodes, HourRange(hour, hour + HOUR), [declared.raw.table.path], landing=Landing.MISSING
+    )
+    result = platform.run(declared, plan, RepairRequest(reason="live", requester=_REQUESTER, routine=True))
+    return _told(result, f"{format_hour(hour)}: ")
 
-    asked = Request(reason="live", landing=Landing.MISSING, routine=True)
-    report = platform.run(declared, HourRange(hour, hour + HOUR), (declared.raw.table.path,), asked)
-    return _told(report, f"{format_hour(hour)}: ")
 
-
-def _follow(platform: Any, declared: Any, hour: datetime) -> bool:
-    from backfill_platform.orchestration.run_request import Request
+def _follow(platform: "Platform", declared: "Pipeline", hour: datetime) -> bool:
     from backfill_platform.planning.live import plans_after
+    from backfill_platform.planning.scope import with_margins
 
-    began = time.monotonic()
-    well, done = True, []
-    for plan in plans_after(declared, platform.lake, hour, datetime.now(UTC)):
-        asked = Request(reason=f"live: after {format_hour(hour)}", allow_open_hours=True, routine=True)
-        report = platform.run(declared, plan.hours, plan.assets, asked)
-        well &= _told(report, f"{plan.hours}: ")
-        done += report.outcomes
-    built = sum(one.asset[0] != "warehouse" and not one.error for one in done)
-    rows = {name: sum(int(str(one.facts.get(name) or 0)) for one in done) for name in ("cancels", "states")}
+    began, now = time.monotonic(), datetime.now(UTC)
+    well = True
+    outcomes: list[HourOutcome] = []
+    request = RepairRequest(
+        reason=f"live: after {format_hour(hour)}", requester=_REQUESTER, allow_open_hours=True, routine=True
+    )
+    for plan in with_margins(plans_after(declared, platform.lake, hour, now), declared, platform.lake, now):
+        result = platform.run(declared, plan, request)
+        well &= _told(result, f"{plan.hours}: ")
+        outcomes += result.outcomes
+    built = sum(outcome.lake is not None and not outcome.error for outcome in outcomes)
+    targets = [outcome.target.result for outcome in outcomes if outcome.target is not None]
+    states, cancels = sum(target.states for target in targets), sum(target.cancels for target in targets)
     took = time.monotonic() - began
     terminal.out.print(
-        f"{format_hour(hour)}: landed; built {built} hours of tables; published {rows['states']:,} states and "
-        f"{rows['cancels']:,} cancels in {took:.0f} s",
+        f"{format_hour(hour)}: landed; built {built} hours of tables; published {states:,} states and {cancels:,} cancels "
+        f"in {took:.0f} s",
         soft_wrap=True,
     )
     return well
 
 
-def _told(report: Any, where: str) -> bool:
-    if report.interrupted:
+def _told(result: "RunResult", where: str) -> bool:
+    if result.interrupted:
         raise KeyboardInterrupt
-    if not report.success:
-        for one in report.failed:
-            terminal.show_error(f"{where}{'/'.join(one.asset)} {format_hour(one.hour)}: {one.error}")
-        if not report.failed:
-            terminal.show_error(where + report.error)
-    return bool(report.success)
+    if not result.success:
+        for outcome in result.failed:
+            terminal.show_error(f"{where}{'/'.join(outcome.asset)} {format_hour(outcome.hour)}: {outcome.error}")
+        if not result.failed:
+            terminal.show_error(where + result.error)
+    return result.success

@@ -1,15 +1,16 @@
 """Options and look-ups that several commands share. Nothing heavy is imported before a command needs it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import click
 
-from backfill_platform.domain.change_limits import ChangeLimits
+from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
 from backfill_platform.domain.hours import HourRange, parse_hour, parse_moment
 from backfill_platform.domain.impact import Damage
+from backfill_platform.domain.plan import WAREHOUSE, AssetPath
 from backfill_platform.errors import UsageError
 from backfill_platform.settings import Settings
 
@@ -108,15 +109,25 @@ def warehouse_of(settings: Settings) -> Any:
     return open_warehouse(settings)
 
 
-def read_change_limits(file: TextIO | None) -> Any:
-    """The change limits as plain values, checked. Raises UsageError naming the file."""
+def named_assets(names: Iterable[str]) -> tuple[AssetPath, ...]:
+    """Assets from texts such as `warehouse/sessions`. Raises UsageError for a text that names none."""
+    assets = []
+    for name in names:
+        prefix, slash, table = name.partition("/")
+        if not (prefix and slash and table):
+            raise UsageError(f"'{name}' names no asset; write it like transformed/sessions or {WAREHOUSE}/sessions")
+        assets.append((prefix, table))
+    return tuple(assets)
+
+
+def read_change_limits(file: TextIO | None) -> ChangeLimits:
+    """The limits of a file of YAML, none without a file. Raises UsageError naming the file."""
     if file is None:
-        return None
+        return NO_LIMITS
     import yaml
 
     try:
         limits = yaml.safe_load(file)
     except yaml.YAMLError as error:
         raise UsageError(f"{file.name} is no YAML: {error}") from error
-    ChangeLimits.parse(limits)
-    return json.loads(json.dumps(limits, default=str))
+    return ChangeLimits.parse(json.loads(json.dumps(limits, default=str)))

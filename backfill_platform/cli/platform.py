@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,16 +16,18 @@ from backfill_platform.adapters.spark.stopping import stoppable
 from backfill_platform.definitions import build_definitions
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
 from backfill_platform.devstack.stack import running_services
-from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import AssetPath
+from backfill_platform.domain.plan import Plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
-from backfill_platform.orchestration.in_process import dagster_instance, run_range, run_undo
-from backfill_platform.orchestration.range_concurrency import repair_job
+from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
 from backfill_platform.orchestration.recovery import fail_dead_runs
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.resources import ignore
+from backfill_platform.orchestration.run_request import REPAIR_TAG, RunRequest
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
+from backfill_platform.repair.undo import UndoScope
+from backfill_platform.reports.repair_report import RepairReport, RunSubject
 from backfill_platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunReport:
+class RunResult:
     """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole.
 
     `interrupted` is a run that somebody stopped: Dagster makes a failed run of Ctrl-C, and nothing may follow it.
@@ -41,6 +43,9 @@ class RunReport:
 
     success: bool
     run_id: str
+    plan: Plan
+    request: RepairRequest
+    repair_id: str
     outcomes: tuple[HourOutcome, ...]
     steps: tuple[StepFinished, ...]
     error: str = ""
@@ -50,6 +55,15 @@ class RunReport:
     def failed(self) -> tuple[HourOutcome, ...]:
         """The hours that were not materialized, though they were due."""
         return tuple(outcome for outcome in self.outcomes if outcome.failed)
+
+    def report(self, pipeline: Pipeline) -> RepairReport:
+        """The report of the run."""
+        subject = RunSubject(pipeline, self.plan.hours, self.plan.assets, self.repair_id, self.request)
+        report = RepairReport(subject, self.plan)
+        for outcome in self.outcomes:
+            report.add(outcome)
+        report.error = "" if self.failed else self.error
+        return report
 
 
 @dataclass
@@ -63,45 +77,43 @@ class Platform:
     warehouse: Warehouse
     listen: Callable[[Event], None] = field(default=lambda event: None)
 
-    def run(
-        self,
-        pipeline: Pipeline,
-        hours: HourRange,
-        assets: tuple[AssetPath, ...],
-        request: Request,
-    ) -> RunReport:
-        """Materialize the assets for the range, in one Dagster run."""
+    def run(self, pipeline: Pipeline, plan: Plan, request: RepairRequest) -> RunResult:
+        """Walk the plan in one Dagster run."""
         events: list[Event] = []
 
         def listener(event: Event) -> None:
             events.append(event)
             self.listen(event)
 
-        result = run_range(
-            build_definitions(self.settings, overrides={"listener": listener}),
-            self.instance,
-            job=repair_job(pipeline.name),
-            hours=hours,
-            assets=assets,
-            request=replace(request, requester="command line"),
+        result = run_in_process(
+            self._definitions(listener), self.instance, pipeline=pipeline, plan=plan, request=RunRequest(request)
         )
-        outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
-        steps = tuple(event for event in events if isinstance(event, StepFinished))
         interrupted = _interrupted(result)
-        error = "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result)
-        return RunReport(result.success, result.run_id, outcomes, steps, error, interrupted)
+        run = self.instance.get_run_by_id(result.run_id)
+        return RunResult(
+            result.success,
+            result.run_id,
+            plan,
+            request,
+            run.tags.get(REPAIR_TAG, "") if run else "",
+            tuple(event for event in events if isinstance(event, HourOutcome)),
+            tuple(event for event in events if isinstance(event, StepFinished)),
+            "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result),
+            interrupted,
+        )
 
-    def undo(self, pipeline: Pipeline, repair: str, hours: HourRange | None, tenant: str | None = None) -> dict[str, Any]:
+    def undo(self, pipeline: Pipeline, scope: UndoScope) -> dict[str, Any]:
         """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
-        definitions = build_definitions(self.settings)
-        name, who = pipeline.name, "command line"
-        result = run_undo(definitions, self.instance, pipeline=name, repair=repair, hours=hours, tenant=tenant, requester=who)
+        result = run_undo(self._definitions(ignore), self.instance, pipeline=pipeline, scope=scope, requester="command line")
         if _interrupted(result):
-            raise PermanentError(f"interrupted; `backfill ledger {name}` tells what was taken back before")
+            raise PermanentError(f"interrupted; `backfill ledger {pipeline.name}` tells what was taken back before")
         if not result.success:
             raise PermanentError(_error(result))
-        done: dict[str, Any] = result.output_for_node(f"{name}_undo_op")
+        done: dict[str, Any] = result.output_for_node(f"{pipeline.name}_undo_op")
         return done
+
+    def _definitions(self, listener: Callable[[Event], None]) -> dg.Definitions:
+        return build_definitions(self.settings, overrides={"listener": listener})
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from backfill_platform.settings import load_settings
 def recipients(pipeline: str, tries: bool, output: str) -> None:
     """Show who is told of the repairs of a pipeline, by which channels. Exit 1 if somebody cannot be reached."""
     settings = load_settings()
+    from backfill_platform.notifications.messages import trial
     from backfill_platform.notifications.recipients import audience_of
-    from backfill_platform.notifications.summary import trial
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
 
     declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)

@@ -15,14 +15,16 @@ from rich.table import Table as Grid
 
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.tables import Table
 from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
+from backfill_platform.reports.facts import facts_of, step_facts, step_tables, tables_of
 
 # A pipe or a log has no width of its own; 80 columns would fold every table.
 _WIDTH = None if sys.stdout.isatty() else 160
 out = Console(highlight=False, width=_WIDTH)
 err = Console(stderr=True, highlight=False, width=_WIDTH)
 
-_HIDDEN = ("dagster/", "fingerprint_", "status")
+_HIDDEN = ("fingerprint_", "status")
 _HEADINGS = {
     "rows_matched": "matched",
     "rows_changed": "changed",
@@ -62,21 +64,32 @@ def show_rows(rows: Rows) -> None:
 
 def show_outcomes(step: StepFinished) -> None:
     """The hours of a step with their facts and what failed, and the facts of the whole step."""
-    names = list(dict.fromkeys(name for outcome in step.outcomes for name in outcome.facts if not name.startswith(_HIDDEN)))
+    facts = {outcome.hour: facts_of(outcome) for outcome in step.outcomes}
+    names = list(dict.fromkeys(name for values in facts.values() for name in values if not name.startswith(_HIDDEN)))
     rows = [
         (
             format_hour(outcome.hour),
-            *(outcome.facts.get(name, "") for name in names),
-            outcome.error or str(outcome.facts.get("status", "ok")),
+            *(facts[outcome.hour].get(name, "") for name in names),
+            outcome.error or str(facts[outcome.hour].get("status", "ok")),
         )
         for outcome in sorted(step.outcomes, key=lambda outcome: outcome.hour)
     ]
     headings = [_HEADINGS.get(name, name) for name in names]
     show_table("/".join(step.step.asset), ("hour (UTC)", *headings, "verdict"), rows)
-    for table in step.tables:
+    for table in step_tables(step):
         show_rows(table)
-    if step.facts:
-        out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in step.facts.items())), style="dim")
+    if of_range := step_facts(step):
+        out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in of_range.items())), style="dim")
+
+
+def show_heading(text: str) -> None:
+    """A line above tables that belong together."""
+    out.print(escape(text), style="bold")
+
+
+def show_text(text: str) -> None:
+    """Lines as they are."""
+    out.print(escape(text), soft_wrap=True)
 
 
 class StepProgress:
@@ -102,21 +115,16 @@ class StepProgress:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StepStarted):
-            self.say(f"step {event.number} of {event.total}: {event.step.action} {'/'.join(event.step.asset)}")
+            self.say(f"step {event.number} of {event.total}: {event.step.verb} {'/'.join(event.step.asset)}")
 
 
-def outcome_facts(outcome: HourOutcome) -> dict[str, Any]:
+def outcome_facts(outcome: HourOutcome, table: Table) -> dict[str, Any]:
     """An outcome for JSON."""
-    return {
-        "asset": "/".join(outcome.asset),
-        "hour": outcome.hour,
-        "error": outcome.error,
-        **outcome.facts,
-        **{
-            rows.title.replace(" ", "_"): [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
-            for rows in outcome.tables
-        },
+    tables = {
+        rows.title.replace(" ", "_"): [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+        for rows in tables_of(outcome, table)
     }
+    return {"asset": "/".join(outcome.asset), "hour": outcome.hour, "error": outcome.error, **facts_of(outcome), **tables}
 
 
 def _text(cell: Any) -> str:

@@ -31,13 +31,14 @@ def undo(
         hours = HourRange(parse_hour(hour), parse_hour(hour) + HOUR)
     from backfill_platform.cli.platform import open_platform
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
+    from backfill_platform.repair.undo import UndoScope
 
     settings = load_settings()
     declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)
     with terminal.StepProgress() as progress:
         progress.say(f"undoing {repair}")
         with open_platform(settings) as platform:
-            done = platform.undo(declared, repair, hours, tenant)
+            done = platform.undo(declared, UndoScope(repair, hours, tenant))
     if output == "json":
         terminal.show_json(done)
     else:

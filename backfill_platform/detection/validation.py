@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.spark.checks import ROWS_VALID, mark_failures
 from backfill_platform.adapters.spark.reader import spark_schema
@@ -21,10 +22,13 @@ from backfill_platform.adapters.spark.split_rejects import RejectSplit
 from backfill_platform.detection.survey import TableState, survey
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Action, AssetPath, Node, Plan, Step
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, CompareHours, Node, Plan
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL, CheckResult, HourOutcome
-from backfill_platform.repair.publish import DIFFERENCES, MATCHES_LAKE
-from backfill_platform.repair.runner import Context, run
+from backfill_platform.repair.publish import MATCHES_LAKE
+from backfill_platform.repair.runner import run_plan
+from backfill_platform.repair.wiring import Services, repair_services
 from backfill_platform.repair.write_audit_promote import HourAudit, judge
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS, newest_delivery_counts
 
@@ -54,18 +58,19 @@ class Checked:
         return sum(found is verdict for found, _ in self.hours.values())
 
 
-def check(context: Context, hours: HourRange) -> Iterator[Checked]:
+def check_pipeline(job: RepairJob, services: Services, hours: HourRange) -> Iterator[Checked]:
     """Evaluate all checks of the pipeline over the half-open range; table by table in the order of the flow.
 
     Nothing is written but the ledger's note of the dry runs. Raises BackfillError where nothing can be looked at.
     """
-    found = survey(context.pipeline, hours, context.lake, context.warehouse(), context.loading, now=context.clock())
-    gaps = {(gap.table, gap.hour): gap for gap in found.gaps}
-    rehearsed = _rehearse(context, hours, {state.table.path: state for state in found.tables})
-    yield from _replays(context, hours)
-    for node, state in zip(context.pipeline.nodes, found.tables, strict=True):
+    pipeline, warehouse = job.pipeline, services.warehouse()
+    surveyed = survey(pipeline, hours, services.lake, warehouse, services.publishing.loading, now=job.clock())
+    gaps = {(gap.table, gap.hour): gap for gap in surveyed.gaps}
+    rehearsed = _rehearse(job, services, hours, {state.table.path: state for state in surveyed.tables})
+    yield from _replays(pipeline, Ledger(warehouse), hours)
+    for node, state in zip(pipeline.nodes, surveyed.tables, strict=True):
         there = [hour for hour in hours if hour in state.built]
-        yield from _rules(context, node, hours, there)
+        yield from _rules(pipeline, services, node, hours, there)
         yield _gaps(node.table.path, hours, gaps)
         if node.published:
             name = node.table.name
@@ -75,30 +80,30 @@ def check(context: Context, hours: HourRange) -> Iterator[Checked]:
             yield _gaps((WAREHOUSE, name), hours, gaps)
 
 
-def _replays(context: Context, hours: HourRange) -> Iterator[Checked]:
+def _replays(pipeline: Pipeline, ledger: Ledger, hours: HourRange) -> Iterator[Checked]:
     """Whether the hours that were replayed have the same counts at all their points; nothing where none was."""
-    if counts := newest_delivery_counts(context.ledger, context.pipeline.name, list(hours)):
+    if counts := newest_delivery_counts(ledger, pipeline.name, list(hours)):
         verdicts = dict.fromkeys(hours, (Verdict.SKIPPED, "the hour was not replayed"))
         for hour, one in counts.items():
             verdicts[hour] = (Verdict.PASSED if one.agree else Verdict.FAILED, f"{one.replay}: {one}")
-        yield Checked(context.pipeline.raw.table.path, DELIVERY_COUNTS, verdicts)
+        yield Checked(pipeline.raw.table.path, DELIVERY_COUNTS, verdicts)
 
 
-def _rules(context: Context, node: Node, hours: HourRange, there: list[datetime]) -> Iterator[Checked]:
+def _rules(pipeline: Pipeline, services: Services, node: Node, hours: HourRange, there: list[datetime]) -> Iterator[Checked]:
     """The rules of the table on its rows, and whether its rows are as many as its metadata says."""
-    table, rules = node.table, context.pipeline.rules(node.table.name)
+    table, rules, lake = node.table, pipeline.rules(node.table.name), services.lake
     audits: dict[datetime, HourAudit] = {}
-    files = context.lake.files(table, there)
-    gone = context.lake.gone(files)
+    files = lake.files(table, there)
+    gone = lake.gone(files)
     lost = {file.hour for file in files if file.uri in gone}
     there = [hour for hour in there if hour not in lost]
     if files := [file for file in files if file.hour not in lost]:
-        rows = context.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
+        rows = services.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
         marked = mark_failures(rows, rules)
         with RejectSplit(marked, table.hour, F.to_json(F.struct(*table.column_names))) as split:
             audits = judge(split, split.good, table, rules, {})
-    rejects = context.lake.rows_by_hour(quarantine_of(table), hours)
-    written = context.lake.rows_by_hour(table, hours)
+    rejects = lake.rows_by_hour(quarantine_of(table), hours)
+    written = lake.rows_by_hour(table, hours)
     outcomes = []
     for hour in there:
         audit = audits.get(hour, HourAudit())
@@ -118,23 +123,24 @@ def _honest(one: CheckResult, audit: HourAudit) -> CheckResult:
     return replace(one, passed=False, blocking=True, description=f"rows of the table fail {found}")
 
 
-def _rehearse(context: Context, hours: HourRange, states: Mapping[AssetPath, TableState]) -> dict[AssetPath, list[HourOutcome]]:
+def _rehearse(
+    job: RepairJob, services: Services, hours: HourRange, states: Mapping[AssetPath, TableState]
+) -> dict[AssetPath, list[HourOutcome]]:
+    """Compare the rows that the lake has with the warehouse; publish nothing."""
     steps = tuple(
-        Step(
-            Action.DRY_RUN, node, hours, promote=False, explanation="compare the lake's rows with the warehouse; change nothing"
-        )
-        for node in context.pipeline.nodes
+        CompareHours(node, hours)
+        for node in job.pipeline.nodes
         if node.published and states[node.table.path].built.intersection(hours)
     )
     found: dict[AssetPath, list[HourOutcome]] = {}
     if steps:
-        for event in run(Plan(context.pipeline.name, hours, steps), context):
+        for event in run_plan(Plan(job.pipeline.name, hours, steps), job, repair_services(job, services)):
             if isinstance(event, HourOutcome) and event.hour in states[_source_of(event, steps)].built:
                 found.setdefault(event.asset, []).append(event)
     return found
 
 
-def _source_of(event: HourOutcome, steps: tuple[Step, ...]) -> AssetPath:
+def _source_of(event: HourOutcome, steps: tuple[CompareHours, ...]) -> AssetPath:
     """The lake table that a dry run has compared."""
     return next(step.node.table.path for step in steps if step.asset == event.asset)
 
@@ -175,7 +181,8 @@ def _matches(state: TableState, hours: HourRange) -> Checked:
 def _waits(asset: AssetPath, hours: HourRange, outcomes: list[HourOutcome]) -> Checked:
     verdicts = dict.fromkeys(hours, (Verdict.SKIPPED, "the hour is not there"))
     for outcome in outcomes:
-        differing = sum(int(outcome.facts.get(name, 0)) for name in DIFFERENCES)
+        difference = outcome.target.difference if outcome.target else None
+        differing = 0 if difference is None else difference.changed + difference.only_here + difference.only_there
         text = f"{differing} rows would change" if differing else outcome.error
         verdicts[outcome.hour] = (Verdict.FAILED, text) if text else (Verdict.PASSED, "")
     return Checked(asset, NO_PENDING_APPROVAL, verdicts)

@@ -11,19 +11,21 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.adapters.kafka.cluster import no_cluster
 from backfill_platform.adapters.spark.session import session_options
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import make_plan
+from backfill_platform.domain.plan import BuildHours, LandHours
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.examples import clickstream
-from backfill_platform.repair.build import build
-from backfill_platform.repair.land import land
-from backfill_platform.repair.write_audit_promote import promote
+from backfill_platform.repair.iceberg_lake import IcebergLake
+from backfill_platform.repair.job import RepairIdentity, RepairJob
+from backfill_platform.repair.spark_builder import SparkBuilder
 from backfill_platform.settings import load_settings
 
 if TYPE_CHECKING:
@@ -46,17 +48,24 @@ def warm(spark: SparkSession) -> int:
         for table in pipeline.tables:
             lake.ensure(table)
             lake.ensure(quarantine_of(table))
-        land(spark, lake, pipeline, source, list(_HOURS), "warm")
-        promote(lake, pipeline.raw.table, list(_HOURS), "warm")
+        job = RepairJob(pipeline, RepairRequest(), RepairIdentity("warm", ""), lambda: _HOURS.end)
+        port = IcebergLake(lake, job.repair_id)
+        builder = SparkBuilder(job, lake, lambda: spark, no_cluster, _no_ledger)
+        raw = pipeline.nodes[0]
+        builder.land(LandHours(raw, _HOURS), list(_HOURS))
+        port.promote(raw.table, list(_HOURS))
         hours = HourRange(_HOURS.start, _HOURS.start + HOUR)
-        plan = make_plan(pipeline.name, pipeline.nodes, hours, [table.path for table in pipeline.tables[1:]])
-        for turn in range(_TURNS):
-            for step in plan.steps:
-                parts, _ = contiguous_runs(hours, set(_HOURS), step.node.window, pipeline.start, pipeline.end)
-                built = build(spark, lake, pipeline, step, parts, f"warm{turn}")
-                promote(lake, step.node.table, list(hours), f"warm{turn}")
-                sessions += sum(audit.written for audit in built.hours.values())
+        for _ in range(_TURNS):
+            for node in pipeline.nodes[1:]:
+                runs, _ = contiguous_runs(hours, set(_HOURS), node.window, pipeline.start, pipeline.end)
+                built = builder.build(BuildHours(node, hours), runs)
+                port.promote(node.table, list(hours))
+                sessions += sum(audit.written for audit in built.audits.values())
     return sessions
+
+
+def _no_ledger() -> NoReturn:
+    raise AssertionError("files have no offsets to look up")
 
 
 def _lines() -> list[str]:

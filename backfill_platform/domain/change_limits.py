@@ -1,14 +1,18 @@
-"""What a repair may change. A publish whose difference exceeds the change limits is refused, hour by hour, with what broke it.
+"""What a repair may change. Hours whose difference exceeds the limits are refused, each with what exceeds them.
 
 Without limits a repair may change its planned range: rows of other hours cannot be staged at all.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from backfill_platform.domain.hours import HourRange, format_hour
-from backfill_platform.errors import UsageError
+from backfill_platform.domain.sentences import sentence
+from backfill_platform.errors import HourError, UsageError
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class HourChange:
     """The difference of one hour of a table: rows stored before, stored rows that would go or change, columns, totals.
 
     `totals` gives the sums of numeric columns before and after. `foreign` counts the rows that would be written for tenants
-    other than the limits' and names one of these; None where rows cannot be told apart by tenant.
+    other than those of the limits and names one of these; None where rows cannot be told apart by tenant.
     """
 
     table: str
@@ -28,8 +32,27 @@ class HourChange:
     foreign: tuple[int, str] | None = None
 
 
-@dataclass(frozen=True)
-class ChangeLimits:
+def _hours(given: object) -> HourRange | None:
+    if given is None or isinstance(given, HourRange):
+        return given
+    if not isinstance(given, Mapping) or set(given) != {"from", "to"}:
+        raise ValueError("hours are {from: HOUR, to: HOUR}")
+    try:
+        return HourRange.parse(str(given["from"]), str(given["to"]))
+    except HourError as error:
+        raise ValueError(str(error)) from error
+
+
+def _plain_hours(hours: HourRange | None) -> dict[str, str] | None:
+    return None if hours is None else {"from": format_hour(hours.start), "to": format_hour(hours.end)}
+
+
+Hours = Annotated[HourRange | None, BeforeValidator(_hours), PlainSerializer(_plain_hours)]
+Names = Annotated[frozenset[str] | None, PlainSerializer(lambda names: None if names is None else sorted(names))]
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+
+
+class ChangeLimits(BaseModel):
     """Limits of a repair; None means no limit.
 
     `max_changed_share` is the share, 0 to 1, of an hour's stored rows that may be changed or removed. `max_metric_change`
@@ -37,46 +60,39 @@ class ChangeLimits:
     without rows.
     """
 
-    hours: HourRange | None = None
-    tables: frozenset[str] | None = None
-    columns: frozenset[str] | None = None
-    tenants: frozenset[str] | None = None
-    max_changed_share: float | None = None
-    max_metric_change: Mapping[str, float] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    hours: Hours = None
+    tables: Names = None
+    columns: Names = None
+    tenants: Names = None
+    max_changed_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)] | None = None
+    max_metric_change: dict[str, Limit] = {}
 
     @classmethod
     def parse(cls, given: object) -> "ChangeLimits":
-        """Change limits from YAML or JSON: a mapping with the names of the fields; hours as `{from: HOUR, to: HOUR}`.
+        """The limits of YAML or JSON: a mapping with the names of the fields; hours as `{from: HOUR, to: HOUR}`.
 
         Raises UsageError naming what it cannot use.
         """
         if not isinstance(given, Mapping):
-            raise UsageError("change limits is a mapping, such as {tables: [transformed/sessions], max_changed_share: 0.2}")
-        known = [one.name for one in fields(cls)]
-        if unknown := sorted(set(map(str, given)) - set(known)):
-            raise UsageError(f"change limits has no {', '.join(unknown)}; it has {', '.join(known)}")
-        share = given.get("max_changed_share")
-        if share is not None and not (_is_number(share) and 0 <= share <= 1):
-            raise UsageError(f"max_changed_share is a number from 0 to 1, not {share!r}")
-        metrics = given.get("max_metric_change", {})
-        if not isinstance(metrics, Mapping) or not all(_is_number(limit) and limit >= 0 for limit in metrics.values()):
-            raise UsageError(f"max_metric_change maps columns to numbers from 0, such as {{bytes: 0.5}}, not {metrics!r}")
-        return cls(
-            _hours(given.get("hours")),
-            _names("tables", given.get("tables")),
-            _names("columns", given.get("columns")),
-            _names("tenants", given.get("tenants")),
-            None if share is None else float(share),
-            {str(name): float(limit) for name, limit in metrics.items()},
-        )
+            raise UsageError("change limits are a mapping, such as {tables: [transformed/sessions], max_changed_share: 0.2}")
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise UsageError(f"change limits: {sentence(error)}; they have {', '.join(cls.model_fields)}") from None
+
+    def to_document(self) -> dict[str, Any]:
+        """The limits as plain values that `parse` reads; fields without a limit are left out."""
+        return self.model_dump(exclude_defaults=True)
 
     def objections(self, change: HourChange) -> tuple[str, ...]:
         """What of the change is not allowed, in words; empty when all of it is."""
         found = []
         if self.hours is not None and change.hour not in self.hours:
-            found.append(f"{format_hour(change.hour)} is not within the change limits's hours {self.hours}")
+            found.append(f"{format_hour(change.hour)} is not within the hours {self.hours} of the change limits")
         if self.tables is not None and change.table not in self.tables:
-            found.append(f"{change.table} is not one of the limits' tables {', '.join(sorted(self.tables))}")
+            found.append(f"{change.table} is not one of the tables of the change limits: {', '.join(sorted(self.tables))}")
         if self.columns is not None and (others := sorted(change.columns - self.columns)):
             found.append(
                 f"{', '.join(others)} would change, the change limits allow {', '.join(sorted(self.columns)) or 'none'}"
@@ -103,23 +119,3 @@ class ChangeLimits:
 
 
 NO_LIMITS = ChangeLimits()
-
-
-def _hours(given: object) -> HourRange | None:
-    if given is None:
-        return None
-    if not isinstance(given, Mapping) or set(given) != {"from", "to"}:
-        raise UsageError(f"the hours of change limits are {{from: HOUR, to: HOUR}}, not {given!r}")
-    return HourRange.parse(str(given["from"]), str(given["to"]))
-
-
-def _names(what: str, given: object) -> frozenset[str] | None:
-    if given is None:
-        return None
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise UsageError(f"{what} of change limits is a list of names, not {given!r}")
-    return frozenset(given)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from backfill_platform.domain.hours import HourRange, hour_after, hour_of, merge_hours
-from backfill_platform.domain.plan import DRY_RUN, AssetPath, Node, Plan, in_words, make_plan
+from backfill_platform.domain.plan import DRY_RUN, AssetPath, Landing, Node, Plan, in_words, make_plan
 from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.errors import UsageError
 
@@ -86,7 +86,9 @@ class Impact:
     damage: Damage
     tables: tuple[Affected, ...]
 
-    def plans(self, chosen: Collection[AssetPath] = (), *, dry_run: bool = False) -> tuple[Plan, ...]:
+    def plans(
+        self, chosen: Collection[AssetPath] = (), *, dry_run: bool = False, landing: Landing = Landing.SAFE
+    ) -> tuple[Plan, ...]:
         """The repair: one plan per contiguous range of hours, sources before what is computed from them.
 
         `chosen` limits it to some assets; without, it takes all but dry runs, or the dry runs alone. Tables with the same hours
@@ -99,7 +101,7 @@ class Impact:
             assets = [asset for affected in group for asset in affected.node.assets if (asset[0] == DRY_RUN) is dry_run]
             wanted = [asset for asset in assets if not chosen or asset in chosen]
             if wanted:
-                found += [make_plan(self.pipeline, nodes, span, wanted) for span in merge_hours(hours)]
+                found += [make_plan(self.pipeline, nodes, span, wanted, landing) for span in merge_hours(hours)]
         return tuple(found)
 
 

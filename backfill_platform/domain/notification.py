@@ -4,10 +4,9 @@ A message is a value; `notifications/summary.py` writes its text, `messages` del
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 
 class NotificationKind(StrEnum):
@@ -21,34 +20,21 @@ class NotificationKind(StrEnum):
 
 @dataclass(frozen=True)
 class Notification:
-    """One message. `facts` say the same for programs, as plain JSON values; `kinds` names the most serious first."""
+    """One message; `kinds` names the most serious first."""
 
     kinds: tuple[NotificationKind, ...]
     pipeline: str
     subject: str
     text: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, secrets: Iterable[str]) -> "Notification":
-        """The message with the given secrets, and whatever looks like one, replaced by `***`, also in its facts."""
+        """The message with the given secrets, and whatever looks like one, replaced by `***`."""
         known = tuple(secrets)
         return replace(
             self,
             subject=" ".join(redact(self.subject, known).split()),  # one line: it becomes a header of e-mail
             text=redact(self.text, known),
-            facts=_redact_all(self.facts, known),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The message for JSON."""
-        kinds = [str(kind) for kind in self.kinds]
-        return {
-            "kinds": kinds,
-            "pipeline": self.pipeline,
-            "subject": self.subject,
-            "text": self.text,
-            "facts": dict(self.facts),
-        }
 
 
 HIDDEN = "***"
@@ -76,11 +62,3 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text
-
-
-def _redact_all(value: Any, secrets: tuple[str, ...]) -> Any:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, Mapping):
-        return {name: _redact_all(one, secrets) for name, one in value.items()}
-    return [_redact_all(one, secrets) for one in value] if isinstance(value, list | tuple) else value

@@ -1,12 +1,14 @@
-"""The plan of a repair: which steps, on which tables, in which order. `plan` explains it and `run` walks it.
+"""The plan of a repair: which steps, on which tables, in which order.
 
-A plan is a frozen value computed from the declared tables and the assets asked for; nothing is read for it but the horizon.
+A plan is a frozen value. It is made once, from the declared tables and the assets that were asked for; `backfill plan` explains
+it, a run is handed it as configuration (`to_document`), and the runner walks exactly these steps.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any, ClassVar
 
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.tables import Layer, Table
@@ -35,38 +37,102 @@ class Node:
         return (self.table.path, *(((DRY_RUN, name), (WAREHOUSE, name)) if self.published else ()))
 
 
-class Action(StrEnum):
-    """What a step does."""
+class Landing(StrEnum):
+    """What landing does with hours that have landed already."""
 
-    LAND = "land"
-    BUILD = "build"
-    DRY_RUN = "dry-run"
-    PUBLISH = "publish"
+    SAFE = "safe"  # land them again, but never keep fewer rows than there are
+    MISSING = "missing"  # leave them alone
+    REPLACE = "replace"  # land them again, whatever comes of it
+
+
+class Branch(StrEnum):
+    """Where a step reads a lake table: `main`, or the branch of the repair that a dry run builds on."""
+
+    MAIN = "main"
+    REPAIR = "repair"
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step over all hours of the plan.
+class _TableStep:
+    """One step over all hours of `[start, end)` of one table. `verb` names it for people and in documents."""
 
-    `promote` says whether a lake step ends on `main` or stays on the branch of the repair, as in a dry run; `from_branch`
-    whether a step reads the branch of the repair instead of `main`.
-    """
+    verb: ClassVar[str]
 
-    action: Action
     node: Node
     hours: HourRange
-    promote: bool = True
-    from_branch: bool = False
-    explanation: str = ""
 
     @property
     def asset(self) -> AssetPath:
-        """The asset that the step materializes."""
-        if self.action is Action.DRY_RUN:
-            return (DRY_RUN, self.node.table.name)
-        if self.action is Action.PUBLISH:
-            return (WAREHOUSE, self.node.table.name)
+        """The asset that the step works on."""
         return self.node.table.path
+
+
+@dataclass(frozen=True)
+class LandMargin(_TableStep):
+    """Land raw hours around the range that its windows need and that have not landed; then commit them to `main`."""
+
+    verb: ClassVar[str] = "land-margin"
+
+
+@dataclass(frozen=True)
+class LandHours(_TableStep):
+    """Land the lines of each hour on the repair's branch, check them, commit the sound hours to `main`."""
+
+    verb: ClassVar[str] = "land"
+
+    landing: Landing = Landing.SAFE
+
+
+@dataclass(frozen=True)
+class BuildHours(_TableStep):
+    """Compute the hours from `main` on the repair's branch, check them, commit the sound hours to `main`."""
+
+    verb: ClassVar[str] = "build"
+
+
+@dataclass(frozen=True)
+class RehearseBuild(_TableStep):
+    """Compute the hours on the repair's branch and leave them there, for a dry run; `main` stays as it is."""
+
+    verb: ClassVar[str] = "rehearse"
+
+    source: Branch = Branch.MAIN
+
+
+@dataclass(frozen=True)
+class CompareHours(_TableStep):
+    """Stage the lake's rows beside the warehouse table, compare, write and prove the delta, report it; publish nothing."""
+
+    verb: ClassVar[str] = "dry-run"
+
+    source: Branch = Branch.MAIN
+
+    @property
+    def asset(self) -> AssetPath:
+        """The dry run of the table."""
+        return (DRY_RUN, self.node.table.name)
+
+
+@dataclass(frozen=True)
+class PublishHours(_TableStep):
+    """Stage, compare and prove as in a dry run; publish the delta, verify it, write the ledger."""
+
+    verb: ClassVar[str] = "publish"
+
+    @property
+    def asset(self) -> AssetPath:
+        """The table in the warehouse."""
+        return (WAREHOUSE, self.node.table.name)
+
+
+LandStep = LandMargin | LandHours
+BuildStep = BuildHours | RehearseBuild
+LakeStep = LandStep | BuildStep
+TargetStep = CompareHours | PublishHours
+Step = LakeStep | TargetStep
+
+_STEPS: tuple[type[Step], ...] = (LandMargin, LandHours, BuildHours, RehearseBuild, CompareHours, PublishHours)
+_BY_VERB: Mapping[str, type[Step]] = {kind.verb: kind for kind in _STEPS}
 
 
 @dataclass(frozen=True)
@@ -80,10 +146,45 @@ class Plan:
     @property
     def assets(self) -> tuple[AssetPath, ...]:
         """The assets it materializes: those it was made for, in the order of the flow."""
-        return tuple(step.asset for step in self.steps if step.promote or step.action in (Action.DRY_RUN, Action.PUBLISH))
+        return tuple(step.asset for step in self.steps if not isinstance(step, LandMargin | RehearseBuild))
+
+    @property
+    def only_lands(self) -> bool:
+        """Whether it lands raw hours and does nothing else."""
+        return all(isinstance(step, LandMargin | LandHours) for step in self.steps)
+
+    def to_document(self) -> dict[str, Any]:
+        """The plan as plain values, such as run configuration takes; `plan_from_document` reads them."""
+        return {
+            "pipeline": self.pipeline,
+            "from": self.hours.start.isoformat(),
+            "to": self.hours.end.isoformat(),
+            "steps": [_step_document(step) for step in self.steps],
+        }
 
 
-def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: Collection[AssetPath]) -> Plan:
+def plan_from_document(document: Mapping[str, Any], pipeline: str, nodes: Iterable[Node]) -> Plan:
+    """The plan that `to_document` has written.
+
+    Raises UsageError where it is of another pipeline, or no plan of this version.
+    """
+    by_name = {"/".join(node.table.path): node for node in nodes}
+    try:
+        if document["pipeline"] != pipeline:
+            raise UsageError(f"the plan is of pipeline {document['pipeline']}, not of {pipeline}")
+        hours = HourRange.parse(document["from"], document["to"])
+        return Plan(pipeline, hours, tuple(_step_from_document(step, by_name) for step in document["steps"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"the plan in the configuration of the run cannot be read ({error!r}); make it anew") from error
+
+
+def make_plan(
+    pipeline: str,
+    nodes: tuple[Node, ...],
+    hours: HourRange,
+    assets: Collection[AssetPath],
+    landing: Landing = Landing.SAFE,
+) -> Plan:
     """The steps that materialize the given assets for the given hours.
 
     A dry run computes the tables it needs on the branch of the repair, unless the same repair builds them for real.
@@ -93,62 +194,53 @@ def make_plan(pipeline: str, nodes: tuple[Node, ...], hours: HourRange, assets: 
     if unknown := sorted("/".join(asset) for asset in assets if asset not in known):
         have = ", ".join("/".join(asset) for asset in sorted(known))
         raise UsageError(f"pipeline {pipeline} has no asset {', '.join(unknown)}; it has {have}")
-    by_table = {node.table.path: node for node in nodes}
-    only_for_dry_run: set[AssetPath] = set()
-    for node in nodes:
-        if (DRY_RUN, node.table.name) not in assets:
-            continue
-        needed: Node | None = node
-        while needed is not None and needed.reads is not None and needed.table.path not in assets:
-            only_for_dry_run.add(needed.table.path)
-            needed = by_table[needed.reads.path]
+    rehearsed = _needed_by_dry_runs(nodes, assets)
     steps: list[Step] = []
-    built: set[AssetPath] = set()
     for node in nodes:
         path = node.table.path
-        if path in assets or path in only_for_dry_run:
-            promote = path in assets
-            from_branch = node.reads is not None and node.reads.path in built
-            action = Action.LAND if node.reads is None else Action.BUILD
-            explanation = _explain(node, hours, promote, from_branch)
-            steps.append(Step(action, node, hours, promote, from_branch, explanation=explanation))
-            if not promote:
-                built.add(path)
-        for prefix, action in ((DRY_RUN, Action.DRY_RUN), (WAREHOUSE, Action.PUBLISH)):
-            if (prefix, node.table.name) in assets:
-                from_branch = action is Action.DRY_RUN and path in built
-                explanation = _explain_warehouse(node.table, action, from_branch)
-                steps.append(Step(action, node, hours, False, from_branch, explanation))
+        if path in assets:
+            steps.append(LandHours(node, hours, landing) if node.reads is None else BuildHours(node, hours))
+        elif path in rehearsed:
+            from_branch = node.reads is not None and node.reads.path in rehearsed
+            steps.append(RehearseBuild(node, hours, Branch.REPAIR if from_branch else Branch.MAIN))
+        if (DRY_RUN, node.table.name) in assets:
+            steps.append(CompareHours(node, hours, Branch.REPAIR if path in rehearsed else Branch.MAIN))
+        if (WAREHOUSE, node.table.name) in assets:
+            steps.append(PublishHours(node, hours))
     return Plan(pipeline, hours, tuple(steps))
 
 
-def read_bounds(step: Step, origin: datetime, available_until: datetime) -> tuple[datetime, datetime]:
+def read_bounds(step: BuildStep, origin: datetime, available_until: datetime) -> tuple[datetime, datetime]:
     """The first moment and the first end `[from, to)` that a build step reads; open keys are followed beyond `to`."""
     window = step.node.window
     return window.read_from(step.hours, origin), next(window.read_ends(step.hours, available_until))
 
 
-def _explain(node: Node, hours: HourRange, promote: bool, from_branch: bool) -> str:
-    target = "main" if promote else "the branch of this repair; main stays as it is"
-    if node.reads is None:
-        return f"land the lines of each hour, set aside what cannot be read, replace the hours on {target}"
-    ahead = node.window.lookahead
-    margin = f"{in_words(node.window.lookback)} before"
-    if isinstance(ahead, UntilClosed):
-        margin += f", and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
-    else:
-        margin += f", {in_words(ahead)} after"
-    exact = "exactly these hours" if node.window == NO_MARGIN else margin
-    source = f"{node.reads} as this repair has built it" if from_branch else str(node.reads)
-    return f"read {source} ({exact}), compute, check, replace the hours on {target}"
+def source_of(step: BuildStep | TargetStep) -> Branch:
+    """Where a step reads the lake: what a repair commits or publishes is computed from `main` alone."""
+    return step.source if isinstance(step, RehearseBuild | CompareHours) else Branch.MAIN
 
 
-def _explain_warehouse(table: Table, action: Action, from_branch: bool) -> str:
-    source = "what this repair has built" if from_branch else f"{table} in the lake"
-    compare = f"stage {source} beside the warehouse table, compare, write and prove the delta"
-    if action is Action.DRY_RUN:
-        return f"{compare}; report it and change nothing"
-    return f"{compare}; publish it, verify, write the ledger"
+def explanation(step: Step) -> str:
+    """What the step reads and does, for people."""
+    table = step.node.table
+    match step:
+        case LandMargin():
+            return "land raw hours around the range that its windows need; hours that have landed stay as they are"
+        case LandHours():
+            return "land the lines of each hour, set aside what cannot be read, commit the hours to main"
+        case BuildHours():
+            return f"read {_source(step)}, compute, check, commit the hours to main"
+        case RehearseBuild():
+            return f"read {_source(step)}, compute and check on the branch of this repair; main stays as it is"
+        case CompareHours():
+            source = "what this repair has built" if step.source is Branch.REPAIR else f"{table} in the lake"
+            return f"stage {source} beside the warehouse table, compare, write and prove the delta; report it, publish nothing"
+        case PublishHours():
+            return (
+                f"stage {table} in the lake beside the warehouse table, compare, write and prove the delta; publish it, "
+                "verify, write the ledger"
+            )
 
 
 def in_words(span: timedelta) -> str:
@@ -164,3 +256,54 @@ def layer_order(path: AssetPath) -> tuple[int, str]:
     """Sorts assets in the order of the flow."""
     order = (Layer.RAW, Layer.TRANSFORMED, Layer.AGGREGATED, DRY_RUN, WAREHOUSE)
     return (order.index(path[0]), path[1])
+
+
+def _needed_by_dry_runs(nodes: tuple[Node, ...], assets: Collection[AssetPath]) -> set[AssetPath]:
+    """The derived tables that dry runs need and that nobody asks to build for real."""
+    by_table = {node.table.path: node for node in nodes}
+    needed: set[AssetPath] = set()
+    for node in nodes:
+        source: Node | None = node if (DRY_RUN, node.table.name) in assets else None
+        while source is not None and source.reads is not None and source.table.path not in assets:
+            needed.add(source.table.path)
+            source = by_table[source.reads.path]
+    return needed
+
+
+def _source(step: BuildStep) -> str:
+    window, reads = step.node.window, step.node.reads
+    ahead = window.lookahead
+    margin = f"{in_words(window.lookback)} before"
+    if isinstance(ahead, UntilClosed):
+        margin += f", and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
+    else:
+        margin += f", {in_words(ahead)} after"
+    exact = "exactly these hours" if window == NO_MARGIN else margin
+    return f"{reads} as this repair has built it ({exact})" if source_of(step) is Branch.REPAIR else f"{reads} ({exact})"
+
+
+def _step_document(step: Step) -> dict[str, str]:
+    document = {
+        "do": step.verb,
+        "table": str(step.node.table),
+        "from": step.hours.start.isoformat(),
+        "to": step.hours.end.isoformat(),
+    }
+    match step:
+        case LandHours():
+            document["landing"] = str(step.landing)
+        case RehearseBuild() | CompareHours():
+            document["source"] = str(step.source)
+        case LandMargin() | BuildHours() | PublishHours():
+            pass
+    return document
+
+
+def _step_from_document(document: Mapping[str, str], by_name: Mapping[str, Node]) -> Step:
+    kind, node = _BY_VERB[document["do"]], by_name[document["table"]]
+    hours = HourRange.parse(document["from"], document["to"])
+    if kind is LandHours:
+        return LandHours(node, hours, Landing(document["landing"]))
+    if kind is RehearseBuild or kind is CompareHours:
+        return kind(node, hours, Branch(document["source"]))
+    return kind(node, hours)

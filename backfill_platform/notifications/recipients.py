@@ -1,17 +1,14 @@
-"""Who is told of the repairs of a pipeline: the names it declares, and the channels that the settings have for them."""
+"""Who is told of the repairs of a pipeline: the names it declares, and the addresses that the settings have for them."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from backfill_platform.adapters.delivery.channel import Channel
-from backfill_platform.adapters.delivery.command import Command
+from backfill_platform.adapters.delivery.channel import AppriseChannel
 from backfill_platform.adapters.delivery.dispatcher import PATIENCE, Dispatcher, Patience, Recipient
-from backfill_platform.adapters.delivery.mail import Mail
-from backfill_platform.adapters.delivery.webhook import Webhook
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.settings import RecipientSettings, Settings
+from backfill_platform.settings import Settings
 
 _SHORTEST_SECRET = 6  # a shorter one is part of ordinary words
 _SHORTEST_TOKEN = 12  # in the path of a webhook, which has ordinary words as well
@@ -27,10 +24,10 @@ class Audience:
     patience: Patience = PATIENCE
 
     def __repr__(self) -> str:
-        return f"Watch({', '.join(recipient.name for recipient in self.recipients)})"
+        return f"Audience({', '.join(recipient.name for recipient in self.recipients)})"
 
     def dispatcher(self) -> Dispatcher:
-        """A fresh outbox to these recipients."""
+        """A fresh dispatcher to these recipients."""
         return Dispatcher(self.recipients, secrets=self.secrets, patience=self.patience)
 
 
@@ -38,14 +35,15 @@ NOBODY = Audience()
 
 
 def audience_of(pipeline: Pipeline, settings: Settings, patience: Patience = PATIENCE) -> Audience:
-    """Who is told of the repairs of the pipeline. Opens nothing."""
+    """Who is told of the repairs of the pipeline. Opens nothing. Raises SettingsError for an address that nothing can use."""
     found, missing = [], []
     for name in dict.fromkeys(pipeline.recipients):
         reached = settings.recipients.get(name)
         if reached is None:
             missing.append(name)
         else:
-            found.append(Recipient(name, tuple(_channels(reached)), frozenset(reached.events)))
+            channels = tuple(AppriseChannel(url.get_secret_value()) for url in reached.urls)
+            found.append(Recipient(name, channels, frozenset(reached.events)))
     return Audience(tuple(found), tuple(missing), tuple(_secrets(settings)), patience)
 
 
@@ -73,36 +71,16 @@ def web_address(settings: Settings) -> str:
         return ""
 
 
-def _channels(reached: RecipientSettings) -> Iterable[Channel]:
-    if reached.webhook is not None:
-        yield Webhook(reached.webhook.get_secret_value())
-    if reached.email is not None:
-        mail = reached.email
-        yield Mail(
-            host=mail.host,
-            port=mail.port_used,
-            sender=mail.sender,
-            to=mail.to,
-            security=mail.security,
-            user=mail.user,
-            password=mail.password.get_secret_value(),
-        )
-    if reached.command is not None:
-        yield Command(reached.command)
-
-
 def _secrets(settings: Settings) -> Iterable[str]:
-    """All that no message may hold: addresses of webhooks, passwords, and URLs with credentials, as wholes and in parts."""
+    """All that no message may hold: addresses of recipients, passwords, and URLs with credentials, as wholes and in parts."""
     found: list[str] = []
     for recipient in settings.recipients.values():
-        if recipient.webhook is not None:
-            url = recipient.webhook.get_secret_value()
+        for secret in recipient.urls:
+            url = secret.get_secret_value()
             parts = urlsplit(url)
             # Errors show it without its host, or in pieces: /services/TEAM/CHANNEL/TOKEN.
-            words = [word for word in parts.path.split("/") if len(word) >= _SHORTEST_TOKEN]
-            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, *words]
-        if recipient.email is not None:
-            found.append(recipient.email.password.get_secret_value())
+            words = [word for word in (parts.netloc, *parts.path.split("/")) if len(word) >= _SHORTEST_TOKEN]
+            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, parts.password or "", *words]
     urls = [settings.lake_catalog_uri or "", settings.s3_endpoint_url or ""]
     if settings.clickhouse_url is not None:
         urls.append(settings.clickhouse_url.get_secret_value())

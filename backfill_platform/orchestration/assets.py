@@ -4,42 +4,44 @@ One op, because only so each hour of a range run gets its own materialization wi
 unmaterialized without holding back the others, and "failed and missing" re-runs exactly those.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import version
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.connections import Connections
-from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, check_name
-from backfill_platform.adapters.spark.stopping import stoppable
-from backfill_platform.domain.fingerprint import repair_id
 from backfill_platform.domain.hours import format_hour
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, make_plan
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, explanation, make_plan
 from backfill_platform.domain.tables import Layer
-from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.errors import BackfillError, TransientError, UsageError
 from backfill_platform.orchestration.checks.pending_approval import TEXTS
-from backfill_platform.orchestration.event_reporting import report
-from backfill_platform.orchestration.notifications import NOTHING, Notices, telling
+from backfill_platform.orchestration.event_reporting import report_step
+from backfill_platform.orchestration.job_services import begin_job, live_repairs, open_services, stoppable_spark
+from backfill_platform.orchestration.notifications import SILENT, Notifier, notifying
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.presentation.metadata import column_lineage, column_schema
-from backfill_platform.orchestration.presentation.run_summary import RepairPage
-from backfill_platform.orchestration.range_concurrency import repairs_at_work, wait_for_hours
-from backfill_platform.orchestration.run_request import REPAIR_TAG, Margins, RepairConfig, Request
+from backfill_platform.orchestration.presentation.run_summary import show_report
+from backfill_platform.orchestration.range_concurrency import wait_for_hours
+from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.scope import with_margins
-from backfill_platform.repair.outcomes import NO_PENDING_APPROVAL, Event, HourOutcome, Listener, StepStarted
+from backfill_platform.repair.outcomes import (
+    NO_PENDING_APPROVAL,
+    Event,
+    HourOutcome,
+    HoursCommitted,
+    Listener,
+    StepFinished,
+    StepStarted,
+)
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CHANGE_LIMITS
-from backfill_platform.repair.runner import Context, Landing, run
+from backfill_platform.repair.runner import run_plan
+from backfill_platform.repair.wiring import Services, repair_services
 from backfill_platform.repair.write_audit_promote import HourAudit
+from backfill_platform.reports.repair_report import RunSubject
 
 _RETRIES = 2
 _RETRY_SECONDS = 5  # before the first retry; twice as long before each further one
@@ -60,7 +62,7 @@ _WAREHOUSE_CHECKS = {
 
 
 def pipeline_assets(
-    pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition, notices: Notices = NOTHING
+    pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition, notifier: Notifier = SILENT
 ) -> dg.AssetsDefinition:
     """All assets of a pipeline with their checks: its lake tables, and `dry_run/*` and `warehouse/*` of the published."""
 
@@ -82,35 +84,27 @@ def pipeline_assets(
         selected = [(key.path[0], key.path[1]) for key in context.selected_asset_keys]
         failed: list[HourOutcome] = []
         try:
-            hours = hours_of_run(context)
             with ExitStack() as stack:
-                notice = stack.enter_context(telling(context, notices, pipeline, hours, selected, retries=_RETRIES))
-                request = Request.from_tags(config.with_tags(context.run.tags))
-                plan = make_plan(pipeline.name, pipeline.nodes, hours, request.assets(selected, context.run.tags))
+                request = RunRequest.from_tags(config.with_tags(context.run.tags))
+                subject = RunSubject(pipeline, hours_of_run(context), tuple(selected), request=request.repair)
+                told = stack.enter_context(notifying(context, notifier, subject, retries=_RETRIES))
                 wait_for_hours(context, pipeline)
-                session = stack.enter_context(stoppable(lambda: spark.spark_session))
-                opened = open_context(context, pipeline, connections, session, request)
-                repair = stack.enter_context(opened)
-                notice.begin(repair, plan.assets)
-                page = RepairPage(plan, repair)
-                stack.callback(page.show, context)
-                context.log.info(f"repair {repair.repair_id} of {plan.hours}, {len(plan.hours)} hours")
-                for event in _walk(plan, repair, request):
+                services = stack.enter_context(open_services(connections, stoppable_spark(stack, spark)))
+                given = config.given_plan(pipeline, request.assets(selected, context.run.tags))
+                plan = given or _make_plan(pipeline, services, subject, request, context)
+                job = begin_job(context, pipeline, request.repair)
+                report = told.begin(job, plan)
+                stack.callback(show_report, context, report)
+                context.log.info(f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours")
+                engines = repair_services(job, services, live_repairs(context))
+                for event in run_plan(plan, job, engines):
                     listener(event)
-                    notice(event)
-                    if isinstance(event, StepStarted):
-                        asset = "/".join(event.step.asset)
-                        context.log.info(f"step {event.number} of {event.total}: {asset}: {event.step.explanation}")
-                    elif isinstance(event, HourOutcome):
-                        told = f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}"
-                        if event.failed:
-                            failed.append(event)
-                            context.log.error(told)
-                        elif event.error:
-                            context.log.info(told)
-                    else:
-                        report(context, event, repair.repair_id)
-                        page.add(event)
+                    failed += _log_event(context, event)
+                    if isinstance(event, HourOutcome):
+                        report.add(event)
+                    elif isinstance(event, StepFinished):
+                        report_step(context, event, job.repair_id)
+                        report.add_step(event)
         except TransientError as error:
             # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
             retry = context.op_execution_context.retry_number
@@ -130,61 +124,34 @@ def pipeline_assets(
     return materialize
 
 
-def _walk(plan: Plan, repair: Context, request: Request) -> Iterator[Event]:
-    """Walk the plan, after landing what its windows need around it, in one repair."""
-    plans: tuple[Plan, ...] = (plan,)
+def _make_plan(
+    pipeline: Pipeline, services: Services, subject: RunSubject, request: RunRequest, context: dg.AssetExecutionContext
+) -> Plan:
+    """The plan of a run that was launched without one, as in the web page: by the same functions as the command line's."""
+    if subject.hours is None:
+        raise UsageError("choose the hours to materialize: a partition, or a range of them")
+    assets = request.assets(subject.assets, context.run.tags)
+    plan = make_plan(pipeline.name, pipeline.nodes, subject.hours, assets, request.landing)
     if request.margins is Margins.LAND:
-        plans = with_margins(plans, repair.pipeline, repair.lake, repair.clock())
-    for one in plans:
-        yield from run(one, repair if one is plan else replace(repair, landing=Landing.MISSING))
+        (plan,) = with_margins((plan,), pipeline, services.lake, services.clock())
+    return plan
 
 
-@contextmanager
-def open_context(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext,
-    pipeline: Pipeline,
-    connections: Connections,
-    spark: Callable[[], Any],
-    request: Request,
-) -> Iterator[Context]:
-    """What a repair in this run works with; the warehouse is opened once, when it is first needed.
-
-    Raises UsageError for change limits that cannot be used.
-    """
-    name = repair_id(datetime.now(UTC), os.urandom(3))
-    # Before it stages anything: by this tag others leave it alone.
-    context.instance.add_run_tags(context.run.run_id, {REPAIR_TAG: name})
-    with ExitStack() as stack:
-
-        @cache
-        def warehouse() -> Warehouse:
-            return stack.enter_context(closing(connections.warehouse()))
-
-        @cache
-        def cluster() -> Cluster:
-            return stack.enter_context(closing(connections.cluster()))
-
-        yield Context(
-            pipeline,
-            connections.lake(),
-            spark,
-            warehouse,
-            clock=lambda: datetime.now(UTC),
-            repair_id=name,
-            reason=request.reason,
-            requester=request.requester,
-            code_version=version("backfill-platform"),
-            change_limits=request.limits(),
-            patch_days=connections.patch_days,
-            landing=request.landing,
-            loading=connections.loading,
-            rewrite_inconsistent=request.rewrite_inconsistent,
-            allow_open_hours=request.allow_open_hours,
-            tenants=request.tenants,
-            at_work=repairs_at_work(context),
-            kafka=cluster,
-            replayed=connections.replayed,
-        )
+def _log_event(context: dg.AssetExecutionContext, event: Event) -> list[HourOutcome]:
+    """Say in the log of the run what happens; the hour, if it failed."""
+    if isinstance(event, StepStarted):
+        asset = "/".join(event.step.asset)
+        context.log.info(f"step {event.number} of {event.total}: {asset}: {explanation(event.step)}")
+    elif isinstance(event, HoursCommitted):
+        count = len(event.hours)
+        context.log.info(f"{event.step.node.table}: {count} hour{'s' * (count != 1)} committed to main")
+    elif isinstance(event, HourOutcome) and event.error:
+        text = f"{'/'.join(event.asset)} {format_hour(event.hour)}: {event.error}"
+        if event.failed:
+            context.log.error(text)
+            return [event]
+        context.log.info(text)
+    return []
 
 
 def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetSpec]:

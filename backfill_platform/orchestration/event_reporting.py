@@ -13,7 +13,7 @@ from backfill_platform.orchestration.presentation.metadata import check_metadata
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
 
 
-def report(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
+def report_step(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
     """Log the hours of a finished step: materializations of the good ones, then the checks of all."""
     asset = dg.AssetKey(list(finished.step.asset))
     with batched(context.instance):
@@ -21,7 +21,9 @@ def report(context: dg.AssetExecutionContext, finished: StepFinished, repair: st
             if not outcome.error:
                 context.log_event(
                     dg.AssetMaterialization(
-                        asset, partition=partition_key(outcome.hour), metadata=hour_metadata(outcome, repair)
+                        asset,
+                        partition=partition_key(outcome.hour),
+                        metadata=hour_metadata(outcome, finished.step.node.table, repair),
                     )
                 )
     # Evaluations name the stored materializations that they judge, so those are written first.

@@ -2,19 +2,22 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dagster as dg
 
-from backfill_platform.domain.hours import HourRange, format_hour
-from backfill_platform.domain.plan import AssetPath
+from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.plan import Plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import SettingsError
 from backfill_platform.orchestration.partitions import range_tags
 from backfill_platform.orchestration.process_identity import PROCESS_TAG, this_process
-from backfill_platform.orchestration.range_concurrency import undo_job_name
+from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name
 from backfill_platform.orchestration.recovery import NEVER_RETRIED, fail_dead_runs
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.run_request import RunRequest, plan_config
+from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.undo import UndoScope
 from backfill_platform.settings import Settings
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -52,25 +55,19 @@ def _dagster_home(home: str) -> Iterator[str]:
             os.environ["DAGSTER_HOME"] = before
 
 
-def run_range(
-    definitions: dg.Definitions,
-    instance: dg.DagsterInstance,
-    *,
-    job: str,
-    hours: HourRange,
-    assets: Collection[AssetPath],
-    request: Request,
+def run_in_process(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, *, pipeline: Pipeline, plan: Plan, request: RunRequest
 ) -> dg.ExecuteInProcessResult:
-    """Materialize the assets for the range in one run in this process; the UI shows it like any other.
+    """Walk the plan in one run in this process; the UI shows it like any other.
 
     Hours that fail do not raise: the result says so, and the listener of the definitions was told each outcome.
     """
     fail_dead_runs(instance)
-    return definitions.resolve_job_def(job).execute_in_process(
+    return definitions.resolve_job_def(repair_job(pipeline.name)).execute_in_process(
         instance=instance,
-        asset_selection=[dg.AssetKey(list(path)) for path in assets],
-        tags={**range_tags(hours), **request.to_tags(), **NEVER_RETRIED, PROCESS_TAG: this_process()},
-        run_config=_QUIET,
+        asset_selection=[dg.AssetKey(list(path)) for path in plan.assets],
+        tags={**range_tags(plan.hours), **request.to_tags(), **NEVER_RETRIED, PROCESS_TAG: this_process()},
+        run_config={**_QUIET, **plan_config(pipeline, plan)},
         raise_on_error=False,
     )
 
@@ -79,19 +76,20 @@ def run_undo(
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
     *,
-    pipeline: str,
-    repair: str,
-    hours: HourRange | None,
-    tenant: str | None,
+    pipeline: Pipeline,
+    scope: UndoScope,
     requester: str,
 ) -> dg.ExecuteInProcessResult:
     """Undo a repair in one run in this process; the result's output says what was taken back."""
     fail_dead_runs(instance)
+    hours = scope.hours
     bounds = {} if hours is None else {"start": format_hour(hours.start), "end": format_hour(hours.end)}
-    whose = {} if tenant is None else {"tenant": tenant}
-    return definitions.resolve_job_def(undo_job_name(pipeline)).execute_in_process(
+    whose = {} if scope.tenant is None else {"tenant": scope.tenant}
+    config = {"repair": scope.repair_id, **bounds, **whose}
+    request = RunRequest(RepairRequest(requester=requester))
+    return definitions.resolve_job_def(undo_job_name(pipeline.name)).execute_in_process(
         instance=instance,
-        tags={**Request(requester=requester).to_tags(), PROCESS_TAG: this_process()},
-        run_config={**_QUIET, "ops": {f"{pipeline}_undo_op": {"config": {"repair": repair, **bounds, **whose}}}},
+        tags={**request.to_tags(), PROCESS_TAG: this_process()},
+        run_config={**_QUIET, "ops": {f"{pipeline.name}_undo_op": {"config": config}}},
         raise_on_error=False,
     )

@@ -1,32 +1,27 @@
 """Telling the recipients of a pipeline what its runs do: that one starts, and how it ended, however it ends; and of gaps.
 
-A message never fails a repair, and holds it up by no more than the patience of the outbox, once, at its end.
+A notification never fails a repair, and delays it by no more than the patience of the dispatcher, once, at its end.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import cache
 
 import dagster as dg
 
-from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
 from backfill_platform.adapters.delivery.dispatcher import Dispatcher
 from backfill_platform.domain.gaps import Gap
-from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.notification import Notification, NotificationKind
-from backfill_platform.domain.plan import WAREHOUSE, AssetPath
+from backfill_platform.domain.plan import AssetPath, Plan
 from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.notifications.messages import gaps_found, run_ended, run_started
 from backfill_platform.notifications.recipients import NOBODY, Audience, audience_of, unknown_recipients, web_address
-from backfill_platform.notifications.summary import Asked, ended, gaps_found, started
-from backfill_platform.orchestration.run_request import REASON_TAG, REQUESTER_TAG, ROUTINE_TAG
+from backfill_platform.orchestration.run_request import NOTIFIED_TAG
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.outcomes import Event, HourOutcome
-from backfill_platform.repair.publish import CHANGED_COLUMNS, REFUSALS
-from backfill_platform.repair.runner import Context
-from backfill_platform.repair.undo import Undone
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.reports.repair_report import RepairReport, RunSubject
 from backfill_platform.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -35,133 +30,110 @@ _INTERRUPTED_SECONDS = 5.0  # whoever interrupts a run kills it soon
 _TICK_SECONDS = 10.0  # Dagster gives a tick a minute, and most of it is for looking
 _BUG = "the recipients are not told, because of a bug: {}"
 
-Wanted = Mapping[AssetPath, Collection[datetime]]
+HoursByAsset = Mapping[AssetPath, Collection[object]]
 RunContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 @dataclass(frozen=True)
-class Notices:
+class Notifier:
     """Who is told of the runs of a pipeline, and where their pages are."""
 
-    watch: Audience = NOBODY
+    audience: Audience = NOBODY
     web_url: Callable[[], str] = lambda: ""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, settings: Settings) -> "Notices":
-        """Those of the settings. Recipients that they lack are told of in one warning for each process."""
+    def of(cls, pipeline: Pipeline, settings: Settings) -> "Notifier":
+        """The one of the settings. Recipients that they lack are named in one warning for each process."""
         if problem := unknown_recipients(pipeline, settings):
             _warn_once(problem)
         return cls(audience_of(pipeline, settings), lambda: web_address(settings))
 
+    def run_url(self, run_id: str) -> str:
+        """The page of a run, empty where nobody knows its address."""
+        page = self.web_url()
+        return f"{page}/runs/{run_id}" if page else ""
 
-NOTHING = Notices()
+
+SILENT = Notifier()
 
 
 @dataclass
-class Notice:
-    """What is told of one run. It is a listener of repairs; nothing it does raises."""
+class RunNotifications:
+    """What is told of one run; nothing it does raises."""
 
     context: RunContext
-    asked: Asked
+    report: RepairReport
     dispatcher: Dispatcher
     retries: int = 0  # of failures that may pass; only the last of them is told
-    outcomes: list[HourOutcome] = field(default_factory=list)
-    conflicts: int = 0
 
-    @property
-    def routine(self) -> bool:
-        """Whether recipients hear of the run only when something is wrong."""
-        return self.context.run.tags.get(ROUTINE_TAG) == "true"
-
-    def begin(self, repair: Context, assets: Sequence[AssetPath] = ()) -> None:
-        """The run knows what it works on; that is told unless this is a further try."""
-        self.asked = replace(
-            self.asked,
-            assets=tuple(assets),
-            repair_id=repair.repair_id,
-            reason=repair.reason,
-            requester=repair.requester,
-            tenants=repair.tenants,
-        )
+    def begin(self, job: RepairJob, plan: Plan | None = None) -> RepairReport:
+        """The run knows what it works on; that is told unless this is a further try. The report collects what becomes of it."""
+        subject = replace(self.report.subject, repair_id=job.repair_id, request=job.request)
+        if plan is not None:
+            subject = replace(subject, assets=plan.assets, hours=plan.hours)
+        self.report.subject, self.report.plan = subject, plan
         if not self.context.retry_number:
-            self._post(lambda: started(self.asked))
-
-    def __call__(self, event: Event) -> None:
-        """Keep in mind what became of an hour."""
-        if isinstance(event, HourOutcome):
-            # Without the samples, of which a year of hours has too many to keep.
-            kept = tuple(rows for rows in event.tables if rows.title == CHANGED_COLUMNS)
-            self.outcomes.append(replace(event, tables=kept))
-
-    def undone(self, table: Undone) -> None:
-        """Keep in mind what an undo took back of a table."""
-        name = table.table.rpartition("/")[2]
-        self.outcomes += [_outcome((WAREHOUSE, name), result) for result in table.results]
-        self.conflicts += table.found.conflicts
+            self._post(lambda: run_started(self.report))
+        return self.report
 
     def end(self, error: BaseException | None) -> None:
         """Tell how it ended, and wait until everything is told or the patience is over."""
         interrupted = error is not None and not isinstance(error, Exception)
         if not (isinstance(error, TransientError) and self.context.retry_number < self.retries):
-            self._post(lambda: ended(self.asked, self.outcomes, error=_words(error), conflicts=self.conflicts))
+            self.report.error = _words(error)
+            self._post(lambda: run_ended(self.report))
+            # The sensor of failed runs tells of those that could not do this.
+            self.context.instance.add_run_tags(self.context.run.run_id, {NOTIFIED_TAG: "true"})
         _close(self.dispatcher, self.context.log, _INTERRUPTED_SECONDS if interrupted else None)
 
-    def _post(self, message: Callable[[], Notification]) -> None:
+    def _post(self, make: Callable[[], Notification]) -> None:
         try:
-            made = message()
-            if not (self.routine and set(made.kinds) <= {NotificationKind.STARTED, NotificationKind.FINISHED}):
-                self.dispatcher.post(made)
+            notification = make()
+            routine = self.report.subject.request.routine
+            if not (routine and set(notification.kinds) <= {NotificationKind.STARTED, NotificationKind.FINISHED}):
+                self.dispatcher.post(notification)
         except Exception as error:  # noqa: BLE001  # no repair may fail because it cannot be told of
             self.context.log.warning(_BUG.format(type(error).__name__))
 
 
 @contextmanager
-def telling(
-    context: RunContext,
-    notices: Notices,
-    pipeline: Pipeline,
-    hours: HourRange | None,
-    assets: Sequence[AssetPath] = (),
-    undoes: str = "",
-    retries: int = 0,
-) -> Iterator[Notice]:
+def notifying(context: RunContext, notifier: Notifier, subject: RunSubject, retries: int = 0) -> Iterator[RunNotifications]:
     """Tell the recipients of the run in this block: what it raises is told, and raised on."""
-    tags = context.run.tags
-    page = notices.web_url()
-    asked = Asked(
-        pipeline,
-        hours,
-        tuple(assets),
-        reason=tags.get(REASON_TAG, ""),
-        requester=tags.get(REQUESTER_TAG, ""),
-        undoes=undoes,
-        run_url=f"{page}/runs/{context.run.run_id}" if page else "",
-    )
-    if notices.watch.missing:
-        context.log.info(f"nobody is told as {', '.join(notices.watch.missing)}: BACKFILL_RECIPIENTS does not have them")
-    notice = Notice(context, asked, notices.watch.dispatcher(), retries)
+    if missing := notifier.audience.missing:
+        context.log.info(f"nobody is told as {', '.join(missing)}: BACKFILL_RECIPIENTS does not have them")
+    report = RepairReport(replace(subject, run_url=notifier.run_url(context.run.run_id)))
+    notifications = RunNotifications(context, report, notifier.audience.dispatcher(), retries)
     try:
-        yield notice
+        yield notifications
     except BaseException as error:
-        notice.end(error)
+        notifications.end(error)
         raise
-    notice.end(None)
+    notifications.end(None)
 
 
 def tell_of_gaps(
-    log: logging.Logger, notices: Notices, pipeline: Pipeline, gaps: Sequence[Gap], wanted: Callable[[], Wanted]
+    log: logging.Logger, notifier: Notifier, pipeline: Pipeline, gaps: Sequence[Gap], wanted: Callable[[], HoursByAsset]
 ) -> None:
     """Tell the recipients of gaps that nothing repairs by itself; `wanted` finds the hours that would mend them.
 
     Raises nothing. What is not delivered while the tick waits is tried for as long as the patience lasts.
     """
-    if not (gaps and notices.watch.recipients):
+    if not (gaps and notifier.audience.recipients):
         return
-    dispatcher = notices.watch.dispatcher()
+    dispatcher = notifier.audience.dispatcher()
     try:
-        dispatcher.post(gaps_found(pipeline, gaps, wanted(), notices.web_url()))
+        dispatcher.post(gaps_found(pipeline, gaps, wanted(), notifier.web_url()))
     except Exception as error:  # noqa: BLE001  # no gap may stay unseen because it cannot be told of
         log.warning(_BUG.format(type(error).__name__))
+    _close(dispatcher, log, _TICK_SECONDS)
+
+
+def tell_of_dead_run(log: logging.Logger, notifier: Notifier, subject: RunSubject, why: str) -> None:
+    """Tell the recipients of a run that ended without telling them: its process was killed. Raises nothing."""
+    if not notifier.audience.recipients:
+        return
+    dispatcher = notifier.audience.dispatcher()
+    dispatcher.post(run_ended(RepairReport(subject, error=why)))
     _close(dispatcher, log, _TICK_SECONDS)
 
 
@@ -177,11 +149,6 @@ def _words(error: BaseException | None) -> str:
         return "the run was interrupted"
     text = str(error).strip()
     return text if isinstance(error, BackfillError) and text else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
-
-
-def _outcome(asset: AssetPath, result: HourPublish) -> HourOutcome:
-    facts = {"cancels": result.cancels, "states": result.states, "untouched": result.untouched}
-    return HourOutcome(asset, result.hour, result.reason, facts, asks=isinstance(result.error, REFUSALS))
 
 
 @cache

@@ -8,7 +8,7 @@ themselves for the first, the leases of the warehouse and the lake's commits sti
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import dagster as dg
@@ -17,7 +17,6 @@ from backfill_platform.domain.hours import HourRange
 from backfill_platform.orchestration.partitions import hours_of_tags
 from backfill_platform.orchestration.process_identity import PROCESS_TAG, is_alive
 from backfill_platform.orchestration.recovery import UNFINISHED
-from backfill_platform.orchestration.run_request import REPAIR_TAG
 from backfill_platform.pipelines.spec import Pipeline
 
 _SECONDS = 1
@@ -53,16 +52,6 @@ def wait_for_hours(context: dg.OpExecutionContext | dg.AssetExecutionContext, pi
                 context.log.info(f"waiting for run {run.run_id[:8]}, which works on {_hours(run) or 'all hours'}")
         told = {run.run_id for run in before}
         time.sleep(_SECONDS)
-
-
-def repairs_at_work(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Callable[[], Collection[str]]:
-    """Asks for the names of the repairs of all other runs that have not ended: what they have staged is not to be touched."""
-
-    def names() -> set[str]:
-        runs = context.instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-        return {run.tags[REPAIR_TAG] for run in runs if REPAIR_TAG in run.tags and run.run_id != context.run.run_id}
-
-    return names
 
 
 @dataclass(frozen=True)

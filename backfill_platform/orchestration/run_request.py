@@ -1,7 +1,8 @@
-"""What a person or a sensor asks of a repair besides hours and assets: one set of run tags, read and written here alone.
+"""What a run is asked to do besides its assets and hours: run tags and configuration, read and written here alone.
 
-The same tags come from a backfill launched in the web page, from the command line and from the GraphQL API. The launchpad's
-configuration is turned into the same tags, so that there is one parser.
+The same tags come from a backfill launched in the web page, from the command line and from the GraphQL API; the launchpad's
+configuration is turned into the same tags, so that there is one parser. A run that was planned before it was launched (by the
+command line or a sensor) has its plan in the configuration.
 """
 
 import json
@@ -13,12 +14,13 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from backfill_platform.domain.change_limits import ChangeLimits
-from backfill_platform.domain.plan import DRY_RUN, AssetPath
+from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
+from backfill_platform.domain.plan import DRY_RUN, AssetPath, Landing, Plan, plan_from_document
+from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import UsageError
 from backfill_platform.orchestration.process_identity import PROCESS_TAG
-from backfill_platform.repair.runner import Landing
+from backfill_platform.pipelines.spec import Pipeline
 
 REASON_TAG = "backfill/reason"
 REQUESTER_TAG = "backfill/requester"
@@ -30,8 +32,10 @@ TENANTS_TAG = "backfill/tenants"
 MODE_TAG = "backfill/mode"
 MARGINS_TAG = "backfill/margins"
 ROUTINE_TAG = "backfill/routine"
-REPAIR_TAG = "backfill/repair"  # written by us: the name of the repair that a run is at work on
-_TAGS = (
+# Written by the platform, never by people: the name of the repair that a run is at work on, and that its end was told.
+REPAIR_TAG = "backfill/repair"
+NOTIFIED_TAG = "backfill/notified"
+TAGS = (
     MODE_TAG,
     REASON_TAG,
     REQUESTER_TAG,
@@ -43,7 +47,7 @@ _TAGS = (
     ALLOW_OPEN_HOURS_TAG,
     ROUTINE_TAG,
 )
-_OURS = (PROCESS_TAG, REPAIR_TAG)
+_OWN_TAGS = (PROCESS_TAG, REPAIR_TAG, NOTIFIED_TAG)
 _SENSOR = "dagster/sensor_name"
 _BACKFILL = "dagster/backfill"
 
@@ -65,93 +69,83 @@ class Margins(StrEnum):
 
 
 @dataclass(frozen=True)
-class Request:
-    """Why and for whom, what may change (as `ChangeLimits.parse` takes it), what is allowed by name, whose rows are repaired.
+class RunRequest:
+    """The frozen request of a repair, and what a run that brings no plan needs to make one."""
 
-    A `routine` run is told to recipients only when it fails or waits for a person.
-    """
-
-    reason: str = ""
-    requester: str = "dagster"
-    change_limits: Any = None
-    landing: Landing = Landing.SAFE
-    rewrite_inconsistent: bool = False
-    allow_open_hours: bool = False
-    tenants: tuple[str, ...] = ()
+    repair: RepairRequest = PLAIN_REQUEST
     mode: Mode = Mode.PUBLISH
     margins: Margins = Margins.LAND
-    routine: bool = False
+    landing: Landing = Landing.SAFE
 
     @classmethod
-    def from_tags(cls, tags: Mapping[str, str]) -> "Request":
+    def from_tags(cls, tags: Mapping[str, str]) -> "RunRequest":
         """Read the tags of a run. Raises UsageError naming the tag and what it can be; also for a tag that nobody knows."""
-        unknown = sorted(
-            name for name in tags if name.startswith("backfill/") and name not in (*_TAGS, PROCESS_TAG, REPAIR_TAG)
-        )
+        unknown = sorted(name for name in tags if name.startswith("backfill/") and name not in (*TAGS, *_OWN_TAGS))
         if unknown:
-            raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(_TAGS)}")
-        try:
-            change_limits = json.loads(tags[CHANGE_LIMITS_TAG]) if CHANGE_LIMITS_TAG in tags else None
-        except ValueError as error:
-            raise UsageError(f"the tag {CHANGE_LIMITS_TAG} is no JSON: {error}") from error
-        request = cls(
-            tags.get(REASON_TAG, ""),
-            tags.get(REQUESTER_TAG, tags.get(_SENSOR, "dagster")),
-            change_limits,
-            _choice(tags, LANDING_TAG, Landing.SAFE),
-            _flag(tags, REWRITE_INCONSISTENT_TAG),
-            _flag(tags, ALLOW_OPEN_HOURS_TAG),
-            _tenants(tags),
+            raise UsageError(f"there is no tag {', '.join(unknown)}; there are {', '.join(TAGS)}")
+        repair = RepairRequest(
+            reason=tags.get(REASON_TAG, ""),
+            requester=tags.get(REQUESTER_TAG, tags.get(_SENSOR, "dagster")),
+            change_limits=_change_limits(tags),
+            rewrite_inconsistent=_flag(tags, REWRITE_INCONSISTENT_TAG),
+            allow_open_hours=_flag(tags, ALLOW_OPEN_HOURS_TAG),
+            tenants=_tenants(tags),
+            routine=_flag(tags, ROUTINE_TAG),
+        )
+        return cls(
+            repair,
             _choice(tags, MODE_TAG, Mode.PUBLISH),
             _choice(tags, MARGINS_TAG, Margins.LAND),
-            _flag(tags, ROUTINE_TAG),
+            _choice(tags, LANDING_TAG, Landing.SAFE),
         )
-        request.limits()
-        return request
 
     def to_tags(self) -> dict[str, str]:
-        """The tags that `from_tags` reads as this request."""
-        tags = {REASON_TAG: self.reason, REQUESTER_TAG: self.requester, LANDING_TAG: str(self.landing)}
-        tags |= {MODE_TAG: str(self.mode), MARGINS_TAG: str(self.margins)}
-        if self.change_limits is not None:
-            tags[CHANGE_LIMITS_TAG] = json.dumps(self.change_limits)
-        if self.tenants:
-            tags[TENANTS_TAG] = json.dumps(self.tenants)
-        flags = {
-            REWRITE_INCONSISTENT_TAG: self.rewrite_inconsistent,
-            ALLOW_OPEN_HOURS_TAG: self.allow_open_hours,
-            ROUTINE_TAG: self.routine,
+        """The tags that `from_tags` reads back."""
+        repair = self.repair
+        said = {REASON_TAG: repair.reason, REQUESTER_TAG: repair.requester}
+        texts = {
+            CHANGE_LIMITS_TAG: json.dumps(limits) if (limits := repair.change_limits.to_document()) else "",
+            TENANTS_TAG: json.dumps(list(repair.tenants)) if repair.tenants else "",
+            MODE_TAG: "" if self.mode is Mode.PUBLISH else str(self.mode),
+            MARGINS_TAG: "" if self.margins is Margins.LAND else str(self.margins),
+            LANDING_TAG: "" if self.landing is Landing.SAFE else str(self.landing),
         }
-        return tags | {name: "true" for name, asked in flags.items() if asked}
+        flags = {
+            REWRITE_INCONSISTENT_TAG: repair.rewrite_inconsistent,
+            ALLOW_OPEN_HOURS_TAG: repair.allow_open_hours,
+            ROUTINE_TAG: repair.routine,
+        }
+        said |= {name: text for name, text in texts.items() if text}
+        return said | {name: "true" for name, is_set in flags.items() if is_set}
 
-    def assets(self, chosen: Collection[AssetPath], tags: Mapping[str, str]) -> tuple[AssetPath, ...]:
-        """What is materialized for the assets that a run with these tags was launched for: in a dry run, the dry runs of them.
+    def assets(self, chosen: Collection[AssetPath], tags: Mapping[str, str] | None = None) -> tuple[AssetPath, ...]:
+        """The assets to materialize: those that were chosen, or the dry runs of their tables.
 
-        Raises UsageError when none of them is shown by a dry run, as raw tables are not; and in a backfill of others than dry
-        runs: it counts as failed, whatever became of it, when the assets that it was launched for are not materialized.
+        Raises UsageError where a dry run has nothing to show, and where a backfill of other assets carries the tag: Dagster
+        calls a backfill failed when its assets are not materialized.
         """
         if self.mode is Mode.PUBLISH:
             return tuple(chosen)
-        if _BACKFILL in tags and (others := [f"{prefix}/{name}" for prefix, name in chosen if prefix != DRY_RUN]):
+        others = sorted("/".join(asset) for asset in chosen if asset[0] != DRY_RUN)
+        if others and _BACKFILL in (tags or {}):
             raise UsageError(
                 f"this backfill was launched for {', '.join(others)} with the tag {MODE_TAG}={self.mode}, which would leave "
                 f"them as they are: launch the backfill for the assets {DRY_RUN}/* instead, or without the tag"
             )
-        found = tuple(dict.fromkeys((DRY_RUN, name) for prefix, name in chosen if prefix != Layer.RAW))
-        if not found:
+        dry_runs = tuple(dict.fromkeys((DRY_RUN, name) for prefix, name in chosen if prefix != Layer.RAW))
+        if not dry_runs:
             raise UsageError(
                 "a dry run shows what would change in the warehouse; choose a table that is published, not a raw one"
             )
-        return found
-
-    def limits(self) -> ChangeLimits:
-        """The change limits. Raises UsageError naming what cannot be used."""
-        return ChangeLimits.parse({} if self.change_limits is None else self.change_limits)
+        return dry_runs
 
 
 class RepairConfig(dg.Config):
-    """What can be said in the launchpad; each field is the run tag of the same name, and may be left out."""
+    """What can be said in the launchpad; each field but the plan is the run tag of the same name, and may be left out."""
 
+    plan: dict[str, Any] | None = Field(
+        None, description="the plan to walk, as the command line and sensors hand it over; without, it is made for the range"
+    )
     mode: str | None = Field(None, description="publish (default), or dry-run: show what it would change, publish nothing")
     reason: str | None = Field(None, description="why; kept in the ledger and sent to the recipients")
     change_limits: dict[str, Any] | None = Field(
@@ -170,14 +164,42 @@ class RepairConfig(dg.Config):
 
         Raises UsageError where both say something else about the same.
         """
-        found = dict(tags)
-        for name, value in self.model_dump(exclude_none=True).items():
+        merged = dict(tags)
+        for name, value in self.model_dump(exclude_none=True, exclude={"plan"}).items():
             tag = f"backfill/{name}"
             text = value if isinstance(value, str) else json.dumps(value)
             if tag in tags and tags[tag] != text:
                 raise UsageError(f"{name} is '{text}' in the configuration of the run and '{tags[tag]}' in its tag {tag}")
-            found[tag] = text
-        return found
+            merged[tag] = text
+        return merged
+
+    def given_plan(self, pipeline: Pipeline, selected: Collection[AssetPath]) -> Plan | None:
+        """The plan that the run was launched with, None where it has to make one.
+
+        Raises UsageError for a plan of another pipeline, or of other assets than were selected.
+        """
+        if self.plan is None:
+            return None
+        plan = plan_from_document(self.plan, pipeline.name, pipeline.nodes)
+        if set(plan.assets) != set(selected):
+            assets = ", ".join("/".join(asset) for asset in plan.assets)
+            raise UsageError(f"the plan in the configuration of the run materializes {assets}; select exactly these assets")
+        return plan
+
+
+def plan_config(pipeline: Pipeline, plan: Plan) -> dict[str, Any]:
+    """The run configuration that hands a plan to the op of the pipeline."""
+    return {"ops": {pipeline.name: {"config": {"plan": plan.to_document()}}}}
+
+
+def _change_limits(tags: Mapping[str, str]) -> ChangeLimits:
+    if CHANGE_LIMITS_TAG not in tags:
+        return NO_LIMITS
+    try:
+        document = json.loads(tags[CHANGE_LIMITS_TAG])
+    except ValueError as error:
+        raise UsageError(f"the tag {CHANGE_LIMITS_TAG} is no JSON: {error}") from error
+    return ChangeLimits.parse(document)
 
 
 def _choice(tags: Mapping[str, str], name: str, default: Choice) -> Choice:
@@ -192,12 +214,12 @@ def _tenants(tags: Mapping[str, str]) -> tuple[str, ...]:
     if text is None:
         return ()
     try:
-        found = json.loads(text)
+        tenants = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        tenants = None
+    if not isinstance(tenants, list) or not tenants or not all(isinstance(tenant, str) and tenant for tenant in tenants):
         raise UsageError(f'the tag {TENANTS_TAG} is a list of texts in JSON, such as ["17505"], not {text}')
-    return tuple(found)
+    return tuple(tenants)
 
 
 def _flag(tags: Mapping[str, str], name: str) -> bool:

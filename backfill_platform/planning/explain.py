@@ -8,10 +8,21 @@ from backfill_platform.adapters.clickhouse.preconditions import check_target, ta
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.hours import HOUR
-from backfill_platform.domain.plan import Action, Plan, Step, read_bounds
+from backfill_platform.domain.plan import (
+    CompareHours,
+    LandHours,
+    LandMargin,
+    Plan,
+    PublishHours,
+    Step,
+    explanation,
+    read_bounds,
+)
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import PreconditionError
 from backfill_platform.pipelines.spec import Pipeline
+
+_MOST_FILES = 3
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,12 @@ def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) ->
         reads, found, every = _reads(step, pipeline, lake)
         size = sum(file.bytes for file in found)
         rows = sum(lake.rows_by_hour(table, step.hours).values())
-        text = step.explanation
-        if step.action in (Action.DRY_RUN, Action.PUBLISH):
+        text = explanation(step)
+        if isinstance(step, CompareHours | PublishHours):
             text += f" ({_publishing(warehouse, table)})"
         yield Explained(
             "/".join(step.asset),
-            str(step.action),
+            step.verb,
             reads,
             files=len(found),
             pruned=len(every) - len(found),
@@ -56,6 +67,11 @@ def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) ->
             rows_now=rows,
             explanation=text,
         )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    left = len(names) - _MOST_FILES
+    return (", ".join(names[:_MOST_FILES]) or "no file has these hours") + (f" and {left} more" if left > 0 else "")
 
 
 def _publishing(warehouse: Warehouse, table: Table) -> str:
@@ -69,10 +85,10 @@ def _publishing(warehouse: Warehouse, table: Table) -> str:
 
 def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFile], list[LakeFile]]:
     """In words, the files of the lake to read, and all files of the same table."""
+    if isinstance(step, LandMargin | LandHours):
+        return _some(pipeline.source.files(step.hours)), [], []
     source = step.node.reads
-    if source is None:
-        return ", ".join(pipeline.source.files(step.hours)) or "no file has these hours", [], []
-    if step.asset != step.node.table.path:
+    if source is None or isinstance(step, CompareHours | PublishHours):
         return str(step.node.table), lake.files(step.node.table, step.hours), lake.files(step.node.table)
     from_raw = source == pipeline.raw.table
     there = lake.built_hours(source)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -18,79 +17,37 @@ from backfill_platform.adapters.spark.events import events_for
 from backfill_platform.adapters.spark.reader import RangeRead, read_range, spark_schema
 from backfill_platform.adapters.spark.sessions import micros
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import Step, in_words
+from backfill_platform.domain.plan import Branch, BuildStep, in_words, source_of
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import ContiguousRun, UntilClosed
-from backfill_platform.pipelines.spec import DerivedTable, Pipeline
-from backfill_platform.repair.outcomes import Fact, Rows
+from backfill_platform.pipelines.spec import DerivedTable
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.repair.outcomes import Closure, Fact, Reading
+from backfill_platform.repair.ports import BuiltHours
 from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-COVERAGE = "sessions closed by margin"
 _BAR = 40
 _HOUR_MICROS = 3_600_000_000
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
-class Built:
-    """The audits of the hours, and how they were read: once for each stretch without a hole in the source."""
-
-    hours: dict[datetime, HourAudit]
-    reads: tuple[RangeRead, ...]
-    files_in_table: int
-
-    @property
-    def tables(self) -> tuple[Rows, ...]:
-        """How many of the sessions each margin would have recovered, where reading went on until they were closed."""
-        sessions = sum(audit.computed for audit in self.hours.values())
-        found = coverage([read.closure.open_at for read in self.reads], sessions)
-        return (Rows(COVERAGE, ("margin", "not closed", "closed", ""), found),) if found else ()
-
-    @property
-    def facts(self) -> dict[str, Fact]:
-        """How far reading went, what was pruned, and the proof of closure."""
-        files = sum(read.files for read in self.reads)
-        facts: dict[str, Fact] = {
-            "read_from": min(read.start for read in self.reads).isoformat(),
-            "read_to": max(read.end for read in self.reads).isoformat(),
-            "files_read": files,
-            "files_pruned": max(self.files_in_table - files, 0),
-        }
-        closures = [read.closure for read in self.reads if read.closure.open_at]
-        if closures:
-            facts |= {
-                "sessions_cut_at_first_read_end": sum(closure.cut_at_first_read_end for closure in closures),
-                "margin_hours": max(closure.margin for closure in closures) / timedelta(hours=1),
-                "open_at_end": sum(closure.still_open for closure in closures),
-                "stopped_at": ", ".join(sorted({closure.limit or "all closed" for closure in closures})),
-            }
-        return facts
-
-
-def build(
-    spark: SparkSession,
-    lake: Lake,
-    pipeline: Pipeline,
-    step: Step,
-    parts: Sequence[ContiguousRun],
-    repair: str,
-    tenants: Collection[str] = (),
-) -> Built:
-    """Compute the hours of the stretches and stage them on the branch of the repair; with tenants, only their rows are new.
+def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, parts: Sequence[ContiguousRun]) -> BuiltHours:
+    """Compute the hours of the runs and stage them on the branch of the repair; with tenants, only their rows are new.
 
     The rows are the same whichever other hours are computed with them: what they need is read by event time, and only rows
     owned by the hours are kept.
     """
+    pipeline, repair, tenants = job.pipeline, job.repair_id, job.request.tenants
     declared = pipeline.declared(step.node.table.name)
     source = step.node.reads
     if not isinstance(declared, DerivedTable) or source is None:
         raise TypeError(f"{step.node.table} is landed, not built")
     table, ahead = step.node.table, declared.window.lookahead
     from_raw = source == pipeline.raw.table
-    branch = repair if step.from_branch else MAIN
+    branch = repair if source_of(step) is Branch.REPAIR else MAIN
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
     reads, frames = [], []
@@ -136,7 +93,30 @@ def build(
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
-    return Built(audits, tuple(reads), len(lake.files(source, branch=branch)))
+    return BuiltHours(audits, _reading(reads, audits, len(lake.files(source, branch=branch))))
+
+
+def _reading(reads: Sequence[RangeRead], audits: Mapping[datetime, HourAudit], files_in_table: int) -> Reading:
+    """How far reading went, what was pruned, and the proof of closure; each contiguous run was read by itself."""
+    files = sum(read.files for read in reads)
+    closures = [read.closure for read in reads if read.closure.open_at]
+    sessions = sum(audit.computed for audit in audits.values())
+    closure = None
+    if closures:
+        closure = Closure(
+            cut_at_first_read_end=sum(one.cut_at_first_read_end for one in closures),
+            margin=max(one.margin for one in closures),
+            open_at_end=sum(one.still_open for one in closures),
+            stopped_at=", ".join(sorted({one.limit or "all closed" for one in closures})),
+        )
+    return Reading(
+        start=min(read.start for read in reads),
+        end=max(read.end for read in reads),
+        files=files,
+        files_pruned=max(files_in_table - files, 0),
+        closure=closure,
+        closed_by_margin=coverage([read.closure.open_at for read in reads], sessions),
+    )
 
 
 def _with_others(

@@ -2,137 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from backfill_platform.adapters.clickhouse import fingerprints
-from backfill_platform.adapters.clickhouse.publishing.diff import HourDiff, foreign_tenants
+from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.fingerprints import Fingerprints
+from backfill_platform.adapters.clickhouse.preconditions import target_exists
+from backfill_platform.adapters.clickhouse.publishing.diff import foreign_tenants
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Prepared, Status, prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
-from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading, Staging
 from backfill_platform.adapters.clickhouse.schema import create_target
-from backfill_platform.adapters.iceberg.inventory import LakeFile
-from backfill_platform.adapters.iceberg.lake import MAIN, quarantine_of
-from backfill_platform.domain.change_limits import ChangeLimits, HourChange
+from backfill_platform.adapters.clickhouse.state.ledger import LedgerEntry
+from backfill_platform.domain.change_limits import HourChange
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, format_hour
-from backfill_platform.domain.plan import Action, Step
+from backfill_platform.domain.plan import PublishHours, TargetStep
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError, ChangeLimitsExceeded, InconsistentHour, OpenHour
-from backfill_platform.repair.audit_log import AuditLog
-from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
-
-if TYPE_CHECKING:
-    from backfill_platform.repair.runner import Context
+from backfill_platform.repair.audit_log import TargetLog
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, TargetHour
+from backfill_platform.repair.ports import TargetTask
 
 DELTA_PROVEN = "delta_proven"
 MATCHES_LAKE = "matches_lake"
 WITHIN_CHANGE_LIMITS = "within_change_limits"
-CHANGED_COLUMNS = "changed columns"
 DRY_RUN_CHECKS = (DELTA_PROVEN, WITHIN_CHANGE_LIMITS)
 PUBLISH_CHECKS = (MATCHES_LAKE, WITHIN_CHANGE_LIMITS)
-DIFFERENCES = ("rows_changed", "rows_only_in_warehouse", "rows_only_in_lake")  # facts of an hour; others say nothing differs
 
-# What a person may allow: by other change limits, by waiting or `--allow-open-hours`, by `--rewrite-inconsistent`.
+# What a person may allow: by other change limits, by waiting or allowing open hours, by rewriting partitions.
 REFUSALS = (ChangeLimitsExceeded, OpenHour, InconsistentHour)
 
-StepResult = tuple[list[HourOutcome], Mapping[str, Fact]]
+
+@dataclass(frozen=True)
+class Publishing:
+    """How this deployment publishes: how rows get to the warehouse, and for how many days a publish can be undone."""
+
+    loading: Loading = Loading.PULL
+    patch_days: int = 30
 
 
-def publish_step(
-    step: Step,
-    hours: Collection[datetime],
-    files: list[LakeFile],
-    since: Mapping[datetime, Fingerprint],
-    context: Context,
-) -> StepResult:
-    """Stage the files' rows, compare, prove, and for a publish step write: the outcome of every hour, and their sums.
+class ClickHousePublisher:
+    """Compares and publishes hours of warehouse tables; what was done to each is in the ledger."""
 
-    The files are those of the hours, `since` the net states when the repair began; what was done is in the ledger.
-    """
-    table, publishes = step.node.table, step.action is Action.PUBLISH
-    warehouse = context.warehouse()
-    started = context.clock()
-    create_target(warehouse, table)
-    expected = dict.fromkeys(hours, 0)
-    for file in files:
-        expected[file.hour] += file.rows
-    objections: dict[datetime, BackfillError] = {}
-    whose = context.tenants if table.tenant else ()
+    def __init__(self, job: RepairJob, warehouse: Callable[[], Warehouse], how: Publishing) -> None:
+        self._job, self._warehouse, self._how = job, warehouse, how
 
-    def refuse(prepared: Prepared) -> Mapping[datetime, BackfillError]:
-        objections.clear()
-        objections.update(_objections(context.change_limits, table, prepared))
-        return {**_open_hours(prepared, context), **objections}
+    def stored(self, table: Table, hours: Collection[datetime]) -> Mapping[datetime, Fingerprint]:
+        """The net state of the hours; empty where there is no such table yet."""
+        warehouse = self._warehouse()
+        return fingerprints.net(warehouse, table, hours) if target_exists(warehouse, table) else {}
 
-    with Staging(
-        warehouse, table, context.repair_id, hours, exclusive=publishes, rewrites_partitions=context.rewrite_inconsistent
-    ) as staging:
-        staging.load_files([file.uri for file in files], expected, context.loading)
-        if whose:
-            staging.keep_others(whose)
-        prepared = prepare(staging, hours, since=since, rewrite_inconsistent=context.rewrite_inconsistent)
-        others = others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
-        audit_log = AuditLog(context, staging, step, started)
-        suspect: Mapping[datetime, str] = {}
-        if publishes:
-            suspect = audit_log.suspect_views(hours)
-            results = publish(prepared, refuse=refuse, on_step=audit_log.before_inserts(prepared))
-            suspect = {**suspect, **audit_log.views_to_rebuild(results)}
-            others_now = fingerprints.net(warehouse, table, hours, but=whose) if whose else {}
-        else:
-            refuse(prepared)
+    def compare(self, task: TargetTask) -> tuple[list[HourOutcome], str]:
+        """Stage, compare and prove; publish nothing. The outcomes, and how a publish would be done."""
+        started, table = self._job.clock(), task.step.node.table
+        with self._staging(task, exclusive=False) as staging:
+            prepared = self._prepare(staging, task)
+            exceeded = self._exceeding(prepared)
+            others = self._others(table, task)
             results = tuple(prepared.hours.values())
-        if any(result.status is Status.UNVERIFIED for result in results):
-            staging.keep()
-    if publishes:
-        drop_patches(warehouse, table, older_than_days=context.patch_days)
-    audit_log.close(results, files, _quarantined(step, context, hours), suspect)
-    history = audit_log.history(hours) if publishes else {}
-    untouched = {
-        hour: {"other_tenants_before": str(others[hour]), "other_tenants_after": str(others_now[hour])} for hour in others
-    }
-    outcomes = [
-        _outcome(
-            step,
-            result,
-            prepared,
-            objections.get(result.hour),
-            suspect.get(result.hour, ""),
-            history.get(result.hour, ()),
-            untouched.get(result.hour, {}),
+        log = TargetLog(self._job, staging, task.step.verb, started)
+        log.close(results, task.lake)
+        outcomes = [
+            _outcome(task.step, result, _target_hour(result, prepared, others, others), exceeded.get(result.hour))
+            for result in results
+        ]
+        return outcomes, staging.target.why
+
+    def publish(self, task: TargetTask) -> tuple[list[HourOutcome], str]:
+        """Stage, compare, prove, publish and verify. The outcomes, and how it was published."""
+        started, table = self._job.clock(), task.step.node.table
+        with self._staging(task, exclusive=True) as staging:
+            prepared = self._prepare(staging, task)
+            before = self._others(table, task)
+            log = TargetLog(self._job, staging, task.step.verb, started)
+            suspect = log.suspect_views(task.hours)
+            results = publish(prepared, refuse=self._refuse, before_inserts=log.announce)
+            suspect = {**suspect, **log.views_to_rebuild(results)}
+            after = self._others(table, task)
+            if any(result.status is Status.UNVERIFIED for result in results):
+                staging.keep()
+        drop_patches(staging.warehouse, table, older_than_days=self._how.patch_days)
+        log.close(results, task.lake, suspect)
+        history = log.history(task.hours)
+        outcomes = []
+        for result in results:
+            target = _target_hour(result, prepared, before, after, suspect.get(result.hour, ""), history.get(result.hour, ()))
+            exceeded = result.error if isinstance(result.error, ChangeLimitsExceeded) else None
+            outcomes.append(_outcome(task.step, result, target, exceeded))
+        return outcomes, staging.target.why
+
+    def _staging(self, task: TargetTask, *, exclusive: bool) -> Staging:
+        warehouse, table = self._warehouse(), task.step.node.table
+        create_target(warehouse, table)
+        return Staging(
+            warehouse,
+            table,
+            self._job.repair_id,
+            task.hours,
+            exclusive=exclusive,
+            rewrites_partitions=self._job.request.rewrite_inconsistent,
         )
-        for result in results
-    ]
-    return outcomes, {"published_by": staging.target.why, **_totals(results)}
 
+    def _prepare(self, staging: Staging, task: TargetTask) -> Prepared:
+        """Load the lake's rows, compare them with what is stored, write and prove the delta."""
+        rows = task.lake.rows
+        expected = {hour: rows.get(hour, 0) for hour in task.hours}
+        staging.load_files([file.uri for file in task.lake.files], expected, self._how.loading)
+        if tenants := self._tenants(staging.table):
+            staging.keep_others(tenants)
+        return prepare(
+            staging,
+            task.hours,
+            since=task.stored_before,
+            rewrite_inconsistent=self._job.request.rewrite_inconsistent,
+        )
 
-def _open_hours(prepared: Prepared, context: Context) -> dict[datetime, BackfillError]:
-    """The hours that live writers may still write, and those that share a partition to be rewritten with such hours."""
-    if context.allow_open_hours:
-        return {}
-    table, after = prepared.staging.table, context.pipeline.seal_after
-    found: dict[datetime, BackfillError] = {}
-    for hour, result in prepared.hours.items():
-        end = HOUR + (table.partition_hours([hour])[-1] if result.inconsistency else hour)
-        if end + after > context.clock():
-            found[hour] = OpenHour(
-                f"{table} {format_hour(hour)}: others may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a repair must "
-                "not race with them; repair it then, or ask for unsealed hours (--allow-open-hours) if nobody writes them"
-            )
-    return found
+    def _tenants(self, table: Table) -> tuple[str, ...]:
+        return self._job.request.tenants if table.tenant else ()
 
+    def _others(self, table: Table, task: TargetTask) -> Fingerprints:
+        """The fingerprints of the rows that a repair of some tenants must leave alone; empty for a repair of all."""
+        tenants = self._tenants(table)
+        return fingerprints.net(self._warehouse(), table, task.hours, but=tenants) if tenants else {}
 
-def _objections(change_limits: ChangeLimits, table: Table, prepared: Prepared) -> dict[datetime, BackfillError]:
-    """The hours whose difference exceeds the change limits, with what broke it."""
-    found: dict[datetime, BackfillError] = {}
-    foreign: dict[datetime, tuple[int, str]] | None = None
-    if change_limits.tenants is not None and table.tenant:
-        foreign = foreign_tenants(prepared.staging, change_limits.tenants)
-    for hour, diff in prepared.diffs.items():
-        if diff.differs:
+    def _refuse(self, prepared: Prepared) -> Mapping[datetime, BackfillError]:
+        """The hours that must not be published, with the reason."""
+        return {**self._open_hours(prepared), **self._exceeding(prepared)}
+
+    def _open_hours(self, prepared: Prepared) -> dict[datetime, BackfillError]:
+        """The hours that live writers may still write, and those that share a partition to be rewritten with such hours."""
+        if self._job.request.allow_open_hours:
+            return {}
+        table, after = prepared.staging.table, self._job.pipeline.seal_after
+        refused: dict[datetime, BackfillError] = {}
+        for hour, result in prepared.hours.items():
+            end = HOUR + (table.partition_hours([hour])[-1] if result.inconsistency else hour)
+            if end + after > self._job.clock():
+                refused[hour] = OpenHour(
+                    f"{table} {format_hour(hour)}: live writers may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a "
+                    "repair must not race with them; repair it then, or allow open hours if nobody writes them"
+                )
+        return refused
+
+    def _exceeding(self, prepared: Prepared) -> dict[datetime, BackfillError]:
+        """The hours whose difference exceeds the change limits, with what exceeds them."""
+        limits, table = self._job.request.change_limits, prepared.staging.table
+        foreign: dict[datetime, tuple[int, str]] | None = None
+        if limits.tenants is not None and table.tenant:
+            foreign = foreign_tenants(prepared.staging, limits.tenants)
+        exceeded: dict[datetime, BackfillError] = {}
+        for hour, diff in prepared.diffs.items():
+            if not diff.differs:
+                continue
             change = HourChange(
                 str(table),
                 hour,
@@ -142,98 +168,43 @@ def _objections(change_limits: ChangeLimits, table: Table, prepared: Prepared) -
                 totals={effect.column: (effect.before, effect.after) for effect in diff.effects},
                 foreign=None if foreign is None else foreign.get(hour, (0, "")),
             )
-            if objections := change_limits.objections(change):
-                found[hour] = ChangeLimitsExceeded(f"beyond the change limits: {'; '.join(objections)}")
-    return found
+            if objections := limits.objections(change):
+                exceeded[hour] = ChangeLimitsExceeded(f"beyond the change limits: {'; '.join(objections)}")
+        return exceeded
 
 
-def _quarantined(step: Step, context: Context, hours: Collection[datetime]) -> dict[datetime, int]:
-    rejects = quarantine_of(step.node.table)
-    found = context.lake.rows_by_hour(rejects, branch=context.repair_id if step.from_branch else MAIN)
-    return {hour: found.get(hour, 0) for hour in hours}
-
-
-def _outcome(
-    step: Step,
+def _target_hour(
     result: HourPublish,
     prepared: Prepared,
-    objection: BackfillError | None,
-    suspect: str,
-    history: tuple[Rows, ...],
-    others: Mapping[str, Fact],
-) -> HourOutcome:
-    diff = prepared.diffs.get(result.hour)
-    facts: dict[str, Fact] = {
-        "status": str(result.status),
-        "dagster/row_count": result.desired.rows,
-        "rows": result.desired.rows,
-        "cancels": result.cancels,
-        "states": result.states,
-        "untouched": result.untouched,
-        "fingerprint_before": str(result.before),
-        "fingerprint_desired": str(result.desired),
-        **others,
-    }
-    if result.after is not None and step.action is Action.PUBLISH:
-        facts["fingerprint_after"] = str(result.after)
-    if result.inconsistency:
-        facts["rewritten"] = result.inconsistency
-    if suspect:
-        facts["views_to_rebuild"] = suspect
-    if diff is not None:
-        differing = dict(zip(DIFFERENCES, (diff.changed, diff.only_there, diff.only_here), strict=True))
-        facts |= {"rows_matched": diff.matched, **differing}
+    others_before: Fingerprints,
+    others_after: Fingerprints,
+    views_to_rebuild: str = "",
+    history: tuple[LedgerEntry, ...] = (),
+) -> TargetHour:
+    others = (others_before[result.hour], others_after[result.hour]) if others_before else None
+    return TargetHour(result, prepared.diffs.get(result.hour), views_to_rebuild, others, history)
+
+
+def _outcome(step: TargetStep, result: HourPublish, target: TargetHour, exceeded: BackfillError | None) -> HourOutcome:
     good = result.status not in (Status.REFUSED, Status.UNVERIFIED)
-    if step.action is Action.PUBLISH:
-        text = "net state, FINAL and the lake have one fingerprint"
+    if isinstance(step, PublishHours):
+        text = "after the publish, net state, FINAL and the lake have one fingerprint"
         check = CheckResult(MATCHES_LAKE, good and result.after == result.desired, True, text, _prints(result))
     else:
         text = "the fingerprints of the warehouse and of the delta add up to the lake's"
         check = CheckResult(DELTA_PROVEN, good, True, text, _prints(result))
-    change_limits = CheckResult(
+    if not check.passed:
+        check = CheckResult(check.name, False, True, result.reason or f"not true: {text}", check.facts)
+    limits = CheckResult(
         WITHIN_CHANGE_LIMITS,
-        objection is None,
+        exceeded is None,
         blocking=True,
-        description=str(objection or "the difference stays within the change limits of the repair"),
+        description=str(exceeded or "the difference stays within the change limits of the repair"),
     )
-    tables = _difference(prepared.staging.table, diff) if diff is not None and diff.differs else ()
-    asks = isinstance(result.error, REFUSALS)
-    return HourOutcome(step.asset, result.hour, result.reason, facts, (check, change_limits), (*tables, *history), asks=asks)
+    refused = isinstance(result.error, REFUSALS)
+    return HourOutcome(step.asset, result.hour, result.reason, (check, limits), target=target, refused=refused)
 
 
 def _prints(result: HourPublish) -> dict[str, Fact]:
     named: dict[str, Fingerprint | None] = {"before": result.before, "desired": result.desired, "after": result.after}
     return {name: str(value) for name, value in named.items() if value is not None}
-
-
-def _difference(table: Table, diff: HourDiff) -> tuple[Rows, ...]:
-    """What differs, for people: columns, totals, and samples with the old and the new value of what changed."""
-    columns = Rows(CHANGED_COLUMNS, ("column", "rows"), tuple((change.column, change.rows) for change in diff.columns))
-    effects = Rows(
-        "totals of the hour",
-        ("column", "before", "after"),
-        tuple((effect.column, effect.before, effect.after) for effect in diff.effects if effect.before != effect.after),
-    )
-    samples: list[tuple[Fact, ...]] = []
-    for sample in diff.samples:
-        shown = sample.new or sample.old or {}
-        key = ", ".join(str(shown.get(name)) for name in table.key) or "the hour"
-        if sample.old is None or sample.new is None:
-            samples.append((key, "only in the lake" if sample.old is None else "only in the warehouse", "", ""))
-            continue
-        for name in table.column_names:
-            if sample.old[name] != sample.new[name]:
-                samples.append((key, name, str(sample.old[name]), str(sample.new[name])))
-    rows = Rows("samples", (", ".join(table.key) or "key", "column", "in the warehouse", "in the lake"), tuple(samples))
-    return tuple(found for found in (columns, effects, rows) if found.rows)
-
-
-def _totals(results: Collection[HourPublish]) -> dict[str, Fact]:
-    return {
-        "hours_changed": sum(result.cancels + result.states > 0 for result in results),
-        "hours_unchanged": sum(result.status is Status.UNCHANGED for result in results),
-        "hours_refused": sum(result.status is Status.REFUSED for result in results),
-        "cancels": sum(result.cancels for result in results),
-        "states": sum(result.states for result in results),
-        "rows_untouched": sum(result.untouched for result in results),
-    }

@@ -1,269 +1,258 @@
-"""Walking a plan: every step over every hour it may touch, telling the outcome of each.
+"""Walking a plan: every step over every hour it may touch, reporting the outcome of each.
 
 An hour that fails a step is named and left as it was; later steps skip what depends on that hour and go on with the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
-from functools import cached_property
-from typing import TYPE_CHECKING
 
-from backfill_platform.adapters.clickhouse import fingerprints
-from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.fingerprints import Fingerprints
-from backfill_platform.adapters.clickhouse.preconditions import target_exists
-from backfill_platform.adapters.clickhouse.publishing.staging import Loading
-from backfill_platform.adapters.clickhouse.state.ledger import Ledger
-from backfill_platform.adapters.iceberg.inventory import LakeFile
-from backfill_platform.adapters.iceberg.lake import MAIN, Lake, quarantine_of
-from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
-from backfill_platform.adapters.kafka.topic import KafkaTopic
-from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
-from backfill_platform.domain.offsets import Spans, encode
-from backfill_platform.domain.plan import Action, AssetPath, Plan, Step
+from backfill_platform.domain.plan import (
+    AssetPath,
+    Branch,
+    BuildHours,
+    BuildStep,
+    CompareHours,
+    LakeStep,
+    LandHours,
+    Landing,
+    LandMargin,
+    LandStep,
+    Plan,
+    PublishHours,
+    RehearseBuild,
+    Step,
+    TargetStep,
+    source_of,
+)
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.errors import UsageError
-from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.audit_log import begin, lake_step
-from backfill_platform.repair.build import build
-from backfill_platform.repair.land import Source, land
-from backfill_platform.repair.outcomes import OFFSETS, Event, Fact, HourOutcome, StepFinished, StepStarted
-from backfill_platform.repair.publish import publish_step
-from backfill_platform.repair.write_audit_promote import HourAudit, promote
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.repair.outcomes import Event, HourOutcome, HoursCommitted, LakeHour, Reading, StepFinished, StepStarted
+from backfill_platform.repair.ports import RepairServices, TargetTask
+from backfill_platform.repair.write_audit_promote import HourAudit
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-_ALONE = (
+_NEVER_BUILT = (
     "the hour was never built, so the rows of its other tenants are not known; build it for all tenants first (without tenants)"
 )
 
-# At a time: rows read to build hours, and rows staged beside a table to compare them (about 1 kB of memory each).
-_MOST_ROWS = {Action.LAND: 0, Action.BUILD: 50_000_000, Action.DRY_RUN: 3_000_000, Action.PUBLISH: 3_000_000}
-_MOST_HOURS = 720
-
-Failed = Mapping[AssetPath, Mapping[datetime, HourOutcome]]
-
-
-class Landing(StrEnum):
-    """What landing does with hours that have landed already."""
-
-    SAFE = "safe"  # land them again, but never keep fewer rows than there are
-    MISSING = "missing"  # leave them alone
-    REPLACE = "replace"  # land them again, whatever comes of it
+_NEEDS = "it needs"
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a repair works with and on whose behalf. Spark is opened when a step first needs it.
+class PartLimits:
+    """How much a step does at a time: rows read to build hours, rows staged beside a table (1 kB of memory each), hours."""
 
-    `rewrite_inconsistent` rewrites partitions of inconsistent hours, `allow_open_hours` publishes to hours that live writers
-    may still write. With `tenants`, tables whose rows belong to tenants keep the rows of all others as they are, in the lake
-    and in the warehouse. `at_work` names the other repairs that may be under way, on other hours. `kafka` opens the cluster of
-    pipelines that read a topic; `replayed` has them read what was replayed instead of what is live.
-    """
-
-    pipeline: Pipeline
-    lake: Lake
-    spark: Callable[[], SparkSession]
-    warehouse: Callable[[], Warehouse]
-    clock: Callable[[], datetime]
-    repair_id: str
-    reason: str
-    requester: str
-    code_version: str
-    change_limits: ChangeLimits = NO_LIMITS
-    patch_days: int = 30
-    landing: Landing = Landing.SAFE
-    loading: Loading = Loading.PULL
-    rewrite_inconsistent: bool = False
-    allow_open_hours: bool = False
-    tenants: tuple[str, ...] = ()
-    at_work: Callable[[], Collection[str]] = tuple
-    kafka: OpenCluster = no_cluster
-    replayed: bool = False
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        """The ledger of the warehouse."""
-        return Ledger(self.warehouse())
-
-    @cached_property
-    def source(self) -> Source:
-        """What the pipeline is landed from: its files, or its topic, ready to be read."""
-        declared = self.pipeline.source
-        if not isinstance(declared, KafkaTopic):
-            return declared
-        return declared.open(self.kafka, self.clock, self._landed_to, backfill=self.replayed)
-
-    def _landed_to(self, end: datetime) -> dict[int, int]:
-        """The offsets that the hour before `end` was landed up to, by partition."""
-        landed = self.ledger.offsets(str(self.pipeline.raw.table), [end - HOUR])
-        return {span.partition: span.end for spans in landed.values() for span in spans}
+    rows_built: int = 50_000_000
+    rows_staged: int = 3_000_000
+    hours: int = 720
 
 
-def run(plan: Plan, context: Context) -> Iterator[Event]:
+USUAL_PARTS = PartLimits()
+
+
+@dataclass
+class _Progress:
+    """What later steps have to know: the hours that failed, by asset, and what the targets held when the repair began."""
+
+    failed: dict[AssetPath, dict[datetime, HourOutcome]] = field(default_factory=dict)
+    stored_before: dict[AssetPath, Mapping[datetime, Fingerprint]] = field(default_factory=dict)
+
+    def failed_hours(self, path: AssetPath) -> Mapping[datetime, HourOutcome]:
+        return self.failed.get(path, {})
+
+    def note(self, finished: StepFinished) -> None:
+        bad = {outcome.hour: outcome for outcome in finished.outcomes if outcome.error}
+        self.failed.setdefault(finished.step.asset, {}).update(bad)
+
+
+def run_plan(plan: Plan, job: RepairJob, services: RepairServices, limits: PartLimits = USUAL_PARTS) -> Iterator[Event]:
     """Walk the plan and yield what happens. Running it again, after whatever end, completes what is missing.
 
     Raises BackfillError for what makes every hour of a step impossible, such as a warehouse that does not answer, and
     UsageError when it is limited to tenants and nothing of the plan can be.
     """
-    lake, pipeline = context.lake, context.pipeline
-    pipeline.check_tenants(context.tenants)
-    if context.tenants and context.rewrite_inconsistent:
+    pipeline, request = job.pipeline, job.request
+    pipeline.check_tenants(request.tenants)
+    if request.tenants and request.rewrite_inconsistent:
         raise UsageError(
             "rewriting inconsistent partitions concerns the rows of all tenants: do it without tenants, then repair the tenants"
         )
-    failed: dict[AssetPath, dict[datetime, HourOutcome]] = {}
-    for table in pipeline.tables:
-        for kept in (table, quarantine_of(table)):
-            lake.ensure(kept)
-            lake.sweep(kept, context.at_work)
-    begin(plan, context)
-    since = _net_states(plan, context)
+    services.lake.prepare(pipeline.tables)
+    services.audit_log.begin(plan)
+    progress = _Progress()
+    for step in plan.steps:
+        # Before the lake is read: what is written to a target later is not known to the rows we compute.
+        if isinstance(step, PublishHours):
+            progress.stored_before[step.asset] = services.publisher.stored(step.node.table, list(step.hours))
     try:
         for number, step in enumerate(plan.steps, 1):
             yield StepStarted(step, number, len(plan.steps))
-            for part in _parts(step, context):
-                started = context.clock()
-                finished = _walk(part, failed, since.get(step.asset, {}), context)
-                if step.action in (Action.LAND, Action.BUILD):
-                    lake_step(step, [outcome for outcome in finished.outcomes if outcome.due is None], context, started)
-                bad = {outcome.hour: outcome for outcome in finished.outcomes if outcome.error}
-                failed.setdefault(step.asset, {}).update(bad)
-                yield from finished.outcomes
-                yield finished
+            for part in _parts(step, services, limits):
+                yield from _run_part(part, progress, job, services)
     finally:
         for step in plan.steps:
-            if step.action in (Action.LAND, Action.BUILD) and not step.promote:
-                for table in (step.node.table, quarantine_of(step.node.table)):
-                    lake.discard(table, context.repair_id, context.repair_id)
+            if isinstance(step, RehearseBuild):
+                services.lake.discard(step.node.table)
 
 
-def _net_states(plan: Plan, context: Context) -> dict[AssetPath, Fingerprints]:
-    """What the targets hold before the lake is read: what is written to them later is not known to the rows we compute."""
-    found = {}
-    for step in plan.steps:
-        if step.action is Action.PUBLISH and target_exists(context.warehouse(), step.node.table):
-            found[step.asset] = fingerprints.net(context.warehouse(), step.node.table, list(step.hours))
-    return found
-
-
-def _parts(step: Step, context: Context) -> Iterator[Step]:
+def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator[Step]:
     """The step over as many hours at a time as fit in memory: what is finished stays finished if the rest fails or dies.
 
     What a dry run builds stays on one branch, which is made anew by each step: it is done as a whole.
     """
-    source = step.node.table if step.action in (Action.DRY_RUN, Action.PUBLISH) else step.node.reads
-    if step.from_branch or (step.action is Action.BUILD and not step.promote):
-        yield step
-        return
-    most = _MOST_ROWS[step.action]
-    rows = {} if source is None else context.lake.rows_by_hour(source, step.hours)
+    match step:
+        case RehearseBuild() | CompareHours(source=Branch.REPAIR):
+            yield step
+            return
+        case LandMargin() | LandHours():
+            rows, most = {}, 0
+        case BuildHours():
+            rows, most = _rows_of_source(step, services), limits.rows_built
+        case CompareHours() | PublishHours():
+            rows, most = services.lake.contents(step.node.table, list(step.hours)).rows, limits.rows_staged
     first, held = step.hours.start, 0
     for hour in step.hours:
         held += rows.get(hour, 0)
-        if hour > first and (held > most or hour - first >= _MOST_HOURS * HOUR):
+        if hour > first and (held > most or hour - first >= limits.hours * HOUR):
             yield replace(step, hours=HourRange(first, hour))
             first, held = hour, rows.get(hour, 0)
     yield replace(step, hours=HourRange(first, step.hours.end))
 
 
-def _walk(step: Step, failed: Failed, since: Fingerprints, context: Context) -> StepFinished:
-    """Do one step for the hours that have what they need; the others are named with what they wait for."""
-    if step.action is Action.LAND:
-        return _land(step, context)
-    if step.action is Action.BUILD:
-        return _build(step, failed, context)
-    table = step.node.table
-    lake = context.lake
-    here = {hour: outcome for hour, outcome in failed.get(table.path, {}).items() if hour in step.hours}
-    outcomes = [_waiting(step, hour, table, because) for hour, because in here.items()]
-    if not step.from_branch:
-        built = lake.built_hours(table)
-        outcomes += _named(step, {hour: _lost(table, hour) for hour in step.hours if hour not in built and hour not in here})
-    waiting = {outcome.hour for outcome in outcomes}
-    hours = [hour for hour in step.hours if hour not in waiting]
-    facts: Mapping[str, Fact] = {}
-    if hours:
-        files = lake.files(table, hours, branch=context.repair_id if step.from_branch else MAIN)
-        if gone := _hours_of(files, lake.gone(files)):
-            outcomes += _named(step, {hour: _unreadable(table, hour) for hour in gone})
-            hours = [hour for hour in hours if hour not in gone]
-            files = [file for file in files if file.hour not in gone]
-    if hours:
-        published, facts = publish_step(step, hours, files, since, context)
-        outcomes += published
-    return StepFinished(step, facts, outcomes)
+def _rows_of_source(step: BuildHours, services: RepairServices) -> dict[datetime, int]:
+    return services.lake.contents(_source_table(step), list(step.hours)).rows
 
 
-def _land(step: Step, context: Context) -> StepFinished:
-    table, source = step.node.table, context.source
-    landed = context.lake.rows_by_hour(table, step.hours)
-    files = context.lake.files(table, step.hours)
-    known = context.lake.built_hours(table) - _hours_of(files, context.lake.gone(files))
-    hours = [hour for hour in step.hours if context.landing is not Landing.MISSING or hour not in known]
-    absent = source.absent(hours)
+def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairServices) -> Iterator[Event]:
+    """Do a part of a step for the hours that have what they need; the others are named with what they wait for."""
+    if isinstance(part, CompareHours | PublishHours):
+        finished = _compare_or_publish(part, progress, services)
+    else:
+        started = job.clock()
+        written = (
+            _land(part, job, services) if isinstance(part, LandMargin | LandHours) else _build(part, progress, job, services)
+        )
+        if written.to_commit is not None:
+            services.lake.promote(part.node.table, written.to_commit)
+            yield HoursCommitted(part, written.to_commit)
+        finished = written.finished
+        services.audit_log.lake_step(part, [outcome for outcome in finished.outcomes if outcome.due is None], started)
+    progress.note(finished)
+    yield from finished.outcomes
+    yield finished
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a lake step has written to the repair's branch, and the hours to commit to `main`; None where it stays there."""
+
+    finished: StepFinished
+    to_commit: tuple[datetime, ...] | None = None
+
+
+def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
+    table, landing = step.node.table, step.landing if isinstance(step, LandHours) else Landing.MISSING
+    lake = services.lake.contents(table, list(step.hours))
+    hours = [hour for hour in step.hours if landing is not Landing.MISSING or hour not in lake.built - lake.unreadable]
+    absent = services.builder.absent(hours)
+    outcomes = _failed_hours(step, absent)
     present = [hour for hour in hours if hour not in absent]
-    outcomes = _named(step, absent)
+    audits: dict[datetime, HourAudit] = {}
     if present:
-        audits = land(context.spark(), context.lake, context.pipeline, source, present, context.repair_id)
-        if context.landing is not Landing.REPLACE:
-            audits = {hour: audit.keeping(landed.get(hour, 0)) for hour, audit in audits.items()}
-        outcomes += [_with_offsets(outcome, source.spans(outcome.hour)) for outcome in _lake_outcomes(step, audits, context)]
-    return StepFinished(step, {"hours_already_landed": len(step.hours) - len(hours)}, outcomes)
+        audits = services.builder.land(step, present)
+        if landing is not Landing.REPLACE:
+            audits = {hour: audit.keeping(lake.rows.get(hour, 0)) for hour, audit in audits.items()}
+        outcomes += [_with_offsets(outcome, services) for outcome in _lake_outcomes(step, audits, job)]
+    finished = StepFinished(step, outcomes, already_landed=len(step.hours) - len(hours))
+    return _Written(finished, _sound(audits) if audits else None)
 
 
-def _with_offsets(outcome: HourOutcome, spans: Spans) -> HourOutcome:
-    return replace(outcome, facts={**outcome.facts, OFFSETS: encode(spans)}) if spans else outcome
-
-
-def _build(step: Step, failed: Failed, context: Context) -> StepFinished:
-    source, pipeline = step.node.reads, context.pipeline
-    if source is None:
-        raise TypeError(f"{step.node.table} is landed, not built")
-    bad = failed.get(source.path, {})
-    outcomes = []
-    alone: set[datetime] = set()
-    if context.tenants and step.node.table.tenant:
-        alone = set(step.hours) - context.lake.built_hours(step.node.table)
-        outcomes += _named(step, dict.fromkeys(alone, _ALONE))
-    there = set(step.hours) if step.from_branch else context.lake.built_hours(source)
-    near = [] if step.from_branch else context.lake.files(source, step.node.window.around(step.hours))
-    gone = _hours_of(near, context.lake.gone(near))
-    hours = [hour for hour in step.hours if hour not in alone]
-    parts, missing_input = contiguous_runs(hours, there - set(bad) - gone, step.node.window, pipeline.start, pipeline.end)
+def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:
+    source, pipeline, table = _source_table(step), job.pipeline, step.node.table
+    outcomes: list[HourOutcome] = []
+    never_built: set[datetime] = set()
+    if job.request.tenants and table.tenant:
+        never_built = set(step.hours) - services.lake.contents(table, list(step.hours)).built
+        outcomes += _failed_hours(step, dict.fromkeys(never_built, _NEVER_BUILT))
+    bad = progress.failed_hours(source.path)
+    if source_of(step) is Branch.REPAIR:
+        readable, unreadable = set(step.hours), frozenset[datetime]()
+    else:
+        lake = services.lake.contents(source, list(step.node.window.around(step.hours)))
+        readable, unreadable = set(lake.built - lake.unreadable), lake.unreadable
+    hours = [hour for hour in step.hours if hour not in never_built]
+    runs, missing_input = contiguous_runs(hours, readable - set(bad), step.node.window, pipeline.start, pipeline.end)
     for hour, at in missing_input.items():
         if at in bad:
             outcomes.append(_waiting(step, hour, source, bad[at]))
-        elif at in gone:
+        elif at in unreadable:
             outcomes.append(HourOutcome(step.asset, hour, _unreadable(source, at)))
-        elif at + HOUR > context.clock():
+        elif at + HOUR > job.clock():
             due = step.node.window.needs(hour, pipeline.start).end
             outcomes.append(HourOutcome(step.asset, hour, _not_due(source, at, due), due=due))
         else:
             outcomes.append(HourOutcome(step.asset, hour, _lost(source, at)))
-    if not parts:
-        return StepFinished(step, {}, outcomes)
-    built = build(context.spark(), context.lake, pipeline, step, parts, context.repair_id, context.tenants)
-    return StepFinished(step, built.facts, outcomes + _lake_outcomes(step, built.hours, context), built.tables)
+    reading: Reading | None = None
+    audits: Mapping[datetime, HourAudit] = {}
+    if runs:
+        built = services.builder.build(step, runs)
+        reading, audits = built.reading, built.audits
+        outcomes += _lake_outcomes(step, audits, job)
+    finished = StepFinished(step, outcomes, reading)
+    return _Written(finished, _sound(audits) if audits and isinstance(step, BuildHours) else None)
 
 
-def _named(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:
+def _compare_or_publish(step: TargetStep, progress: _Progress, services: RepairServices) -> StepFinished:
+    table, source = step.node.table, source_of(step)
+    failed = {hour: outcome for hour, outcome in progress.failed_hours(table.path).items() if hour in step.hours}
+    outcomes = [_waiting(step, hour, table, because) for hour, because in failed.items()]
+    hours = [hour for hour in step.hours if hour not in failed]
+    lake = services.lake.contents(table, hours, source)
+    if source is Branch.MAIN:
+        outcomes += _failed_hours(step, {hour: _lost(table, hour) for hour in hours if hour not in lake.built})
+        hours = [hour for hour in hours if hour in lake.built]
+    outcomes += _failed_hours(step, {hour: _unreadable(table, hour) for hour in hours if hour in lake.unreadable})
+    hours = [hour for hour in hours if hour not in lake.unreadable]
+    published_by = ""
+    if hours:
+        lake = replace(lake, files=tuple(file for file in lake.files if file.hour in set(hours)))
+        task = TargetTask(step, tuple(hours), lake, progress.stored_before.get(step.asset, {}))
+        do = services.publisher.publish if isinstance(step, PublishHours) else services.publisher.compare
+        done, published_by = do(task)
+        outcomes += done
+    return StepFinished(step, outcomes, published_by=published_by)
+
+
+def _sound(audits: Mapping[datetime, HourAudit]) -> tuple[datetime, ...]:
+    return tuple(sorted(hour for hour, audit in audits.items() if not audit.error))
+
+
+def _source_table(step: BuildStep) -> Table:
+    if step.node.reads is None:
+        raise TypeError(f"{step.node.table} is landed, not built")
+    return step.node.reads
+
+
+def _with_offsets(outcome: HourOutcome, services: RepairServices) -> HourOutcome:
+    offsets = services.builder.offsets(outcome.hour)
+    return replace(outcome, lake=replace(outcome.lake, offsets=offsets)) if outcome.lake and offsets else outcome
+
+
+def _failed_hours(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:
     return [HourOutcome(step.asset, hour, error) for hour, error in sorted(errors.items())]
 
 
 def _waiting(step: Step, hour: datetime, table: Table, because: HourOutcome) -> HourOutcome:
-    error = f"waits for {table} of {format_hour(because.hour)}: {because.error}"
-    return HourOutcome(step.asset, hour, error, due=because.due)
+    """An hour that needs another one, with the first cause: texts do not grow along the flow."""
+    known = because.due is not None or because.error.startswith(_NEEDS)
+    cause = because.error if known else f"{_NEEDS} {table} of {format_hour(because.hour)}: {because.error}"
+    return HourOutcome(step.asset, hour, cause, due=because.due)
 
 
 def _not_due(source: Table, at: datetime, due: datetime) -> str:
@@ -273,7 +262,7 @@ def _not_due(source: Table, at: datetime, due: datetime) -> str:
 def _lost(table: Table, hour: datetime) -> str:
     return (
         f"the lake does not have {table} of {format_hour(hour)}: it was never built, or is lost. Materialize {table} of that "
-        "hour first, so that nothing is taken for missing that merely cannot be seen"
+        "hour first: without it, rows that exist would be taken for missing"
     )
 
 
@@ -283,25 +272,17 @@ def _unreadable(table: Table, hour: datetime) -> str:
     )
 
 
-def _hours_of(files: Iterable[LakeFile], uris: Collection[str]) -> set[datetime]:
-    return {file.hour for file in files if file.uri in uris}
-
-
-def _lake_outcomes(step: Step, audits: Mapping[datetime, HourAudit], context: Context) -> list[HourOutcome]:
-    table = step.node.table
-    sound = [hour for hour, audit in audits.items() if not audit.error]
-    if step.promote:
-        promote(context.lake, table, sound, context.repair_id)
-    rules = context.pipeline.rules(table.name)
+def _lake_outcomes(step: LakeStep, audits: Mapping[datetime, HourAudit], job: RepairJob) -> list[HourOutcome]:
+    rules = job.pipeline.rules(step.node.table.name)
     outcomes = []
     for hour, audit in sorted(audits.items()):
-        facts: dict[str, Fact] = {
-            "dagster/row_count": audit.written,
-            "rows": audit.written,
-            **audit.intake,
-            "quarantined": audit.quarantined,
-            **audit.measures,
-        }
-        content = Fingerprint(audit.written, audit.content)
-        outcomes.append(HourOutcome(step.asset, hour, audit.error, facts, audit.checks(rules), content=content))
+        lake = LakeHour(
+            rows=audit.written,
+            quarantined=audit.quarantined,
+            content=Fingerprint(audit.written, audit.content),
+            rows_read=audit.rows_read,
+            deduplicated=audit.deduplicated,
+            measures=audit.measures,
+        )
+        outcomes.append(HourOutcome(step.asset, hour, audit.error, audit.checks(rules), lake=lake))
     return outcomes

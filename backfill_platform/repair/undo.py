@@ -5,22 +5,38 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
+from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.patches import Undoable, load_undone, patched_hours, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.domain.hours import HourRange, format_hour
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import PreconditionError, UsageError
-from backfill_platform.repair.audit_log import AuditLog
-from backfill_platform.repair.runner import Context
+from backfill_platform.repair.audit_log import TargetLog
+from backfill_platform.repair.job import RepairJob
+
+_VERB = "undo"
 
 
 @dataclass(frozen=True)
-class Undone:
-    """What became of one table: the hours, and what was and what could not be taken back."""
+class UndoScope:
+    """Which repair to undo, and of it the hours `[start, end)` and the rows of a tenant; None for all."""
+
+    repair_id: str
+    hours: HourRange | None = None
+    tenant: str | None = None
+
+    def __str__(self) -> str:
+        return (f" within {self.hours}" if self.hours else "") + (f" for {self.tenant}" if self.tenant is not None else "")
+
+
+@dataclass(frozen=True)
+class UndoneTable:
+    """What became of one table: what could be taken back, what was in conflict, and the result of every hour."""
 
     table: str
-    found: Undoable
+    undoable: Undoable
     results: tuple[HourPublish, ...]
 
     @property
@@ -29,51 +45,55 @@ class Undone:
         return tuple(result for result in self.results if result.error)
 
 
-def undo(context: Context, repair: str, hours: HourRange | None = None, tenant: str | None = None) -> Iterator[Undone]:
-    """Take back what `repair` published to the tables of the pipeline, of the given hours or of all it changed.
+def undo_repair(job: RepairJob, scope: UndoScope, warehouse: Warehouse) -> Iterator[UndoneTable]:
+    """Take back what the repair published to the tables of the pipeline, within the scope.
 
-    With a tenant only its rows are taken back, and tables whose rows belong to all tenants stay as they are.
-
-    The undo is a repair itself: its patch is kept, and it can be undone. A row that is no longer what the repair wrote is a
-    conflict and stays. Raises UsageError when there is nothing that could be undone.
+    With a tenant only its rows are taken back, and tables whose rows belong to all tenants stay as they are. The undo is a
+    repair itself: its patch is kept, and it can be undone. A row that is no longer what the repair wrote is a conflict and
+    stays. Raises UsageError when there is nothing that could be undone.
     """
-    patches: dict[str, tuple[datetime, ...]] = {}
-    warehouse = context.warehouse()
-    for table in context.pipeline.published:
-        if tenant is not None and not table.tenant:
-            continue
-        try:
-            patched = patched_hours(warehouse, table, repair, tenant)
-        except PreconditionError:
-            continue
-        if chosen := tuple(hour for hour in patched if hours is None or hour in hours):
-            patches[table.name] = chosen
-    if not patches:
-        within = (f" within {hours}" if hours else "") + (f" for {tenant}" if tenant is not None else "")
+    patched = [
+        (table, hours)
+        for table in job.pipeline.published
+        if (scope.tenant is None or table.tenant) and (hours := _patched_hours(warehouse, table, scope))
+    ]
+    if not patched:
         raise UsageError(
-            f"repair {repair} changed nothing of {context.pipeline.name}{within} that could be undone: see `backfill ledger "
-            f"{context.pipeline.name}`; patches are kept for {context.patch_days} days"
+            f"repair {scope.repair_id} changed nothing of {job.pipeline.name}{scope} that could be undone: see the ledger; "
+            "patches are kept for some days only"
         )
-    for table in context.pipeline.published:
-        if table.name not in patches:
-            continue
-        started = context.clock()
-        since = fingerprints.net(warehouse, table, patches[table.name])
-        found = undoable(warehouse, table, repair, patches[table.name], tenant)
-        with Staging(warehouse, table, context.repair_id, patches[table.name]) as staging:
-            load_undone(staging, repair, patches[table.name], tenant)
-            audit_log = AuditLog(context, staging, None, started)
-            prepared = prepare(staging, patches[table.name], since=since)
-            results = publish(prepared, on_step=audit_log.before_inserts(prepared))
-        audit_log.close(results)
-        yield Undone(str(table), found, results)
+    for table, hours in patched:
+        yield _undo_table(job, scope, warehouse, table, hours)
 
 
-def describe(undone: Undone) -> str:
+def describe(undone: UndoneTable) -> str:
     """One line per table for logs."""
-    text = f"{undone.table}: {sum(undone.found.rows.values())} rows taken back in {len(undone.found.rows)} hours"
-    if undone.found.conflicts:
-        text += f", {undone.found.conflicts} rows left alone because they have changed since"
+    rows, hours = sum(undone.undoable.rows.values()), len(undone.undoable.rows)
+    text = f"{undone.table}: {rows} row{'s' * (rows != 1)} taken back in {hours} hour{'s' * (hours != 1)}"
+    if conflicts := undone.undoable.conflicts:
+        text += f", {conflicts} row{'s' * (conflicts != 1)} left alone because they have changed since"
     for result in undone.failed:
         text += f"; {format_hour(result.hour)}: {result.reason}"
     return text
+
+
+def _patched_hours(warehouse: Warehouse, table: Table, scope: UndoScope) -> tuple[datetime, ...]:
+    try:
+        hours = patched_hours(warehouse, table, scope.repair_id, scope.tenant)
+    except PreconditionError:
+        return ()
+    return tuple(hour for hour in hours if scope.hours is None or hour in scope.hours)
+
+
+def _undo_table(
+    job: RepairJob, scope: UndoScope, warehouse: Warehouse, table: Table, hours: tuple[datetime, ...]
+) -> UndoneTable:
+    started = job.clock()
+    stored_before = fingerprints.net(warehouse, table, hours)
+    found = undoable(warehouse, table, scope.repair_id, hours, scope.tenant)
+    with Staging(warehouse, table, job.repair_id, hours) as staging:
+        load_undone(staging, scope.repair_id, hours, scope.tenant)
+        log = TargetLog(job, staging, _VERB, started)
+        results = publish(prepare(staging, hours, since=stored_before), before_inserts=log.announce)
+    log.close(results)
+    return UndoneTable(str(table), found, results)

@@ -41,8 +41,9 @@ class HourAudit:
     """What was computed for an hour and what became of it.
 
     `failures` counts rows by the row rule that they failed, and `samples` shows a few of them; `broken` names the rules that
-    the hour as a whole does not meet, with what is known of why. `content` is a hash of the rows, in whatever order. `intake`
-    counts what was read, and `miscount` says what of it is not accounted for.
+    the hour as a whole does not meet, with what is known of why. `content` is a hash of the rows, in whatever order.
+    `rows_read` and `deduplicated` count what was read, None where nobody counted, and `miscount` says what of it is not
+    accounted for.
     """
 
     computed: int = 0
@@ -53,7 +54,8 @@ class HourAudit:
     broken: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, int] = field(default_factory=dict)
     content: int = 0
-    intake: Mapping[str, int] = field(default_factory=dict)
+    rows_read: int | None = None
+    deduplicated: int | None = None
     miscount: str = ""
 
     @property
@@ -80,12 +82,11 @@ class HourAudit:
         if self.written >= rows:
             return self
         what = f"keeping its rows: {rows} rows have landed, and the source now gives {self.written}"
-        return replace(self, broken={**self.broken, f"{what} (the run tag backfill/landing=replace allows it)": ""})
+        return replace(self, broken={**self.broken, f"{what} (landing `replace` allows it)": ""})
 
     def having_read(self, rows: int, *, deduplicated: int | None = None, miscount: str = "") -> HourAudit:
         """The audit with what was read for the hour, and why that does not add up if it does not."""
-        copies = {} if deduplicated is None else {"deduplicated": deduplicated}
-        return replace(self, intake={"rows_read": rows, **copies}, miscount=miscount)
+        return replace(self, rows_read=rows, deduplicated=deduplicated, miscount=miscount)
 
     def checks(self, rules: Rules) -> tuple[CheckResult, ...]:
         """The verdicts of the hour: all row rules together, each hour rule, and the counts."""
@@ -112,9 +113,13 @@ class HourAudit:
             self.adds_up,
             blocking=True,
             description="what was read is kept or a duplicate, and rows computed = rows written + rows quarantined",
-            facts={**self.intake, "computed": self.computed, "written": self.written, "quarantined": self.quarantined},
+            facts={**self._intake(), "computed": self.computed, "written": self.written, "quarantined": self.quarantined},
         )
         return (rows, counts, *hours)
+
+    def _intake(self) -> dict[str, int]:
+        counts = {"rows_read": self.rows_read, "deduplicated": self.deduplicated}
+        return {name: count for name, count in counts.items() if count is not None}
 
     def _sample_rows(self) -> tuple[Rows, ...]:
         shown = tuple((rule, row) for rule, rows in self.samples.items() for row in rows)
@@ -174,12 +179,6 @@ def _with_files(
         hour: replace(judged.get(hour, HourAudit()), written=written.get(hour, 0), quarantined=quarantined.get(hour, 0))
         for hour in hours
     }
-
-
-def promote(lake: Lake, table: Table, hours: Collection[datetime], repair: str) -> None:
-    """Make the hours of the branch `repair` those of `main`: the rejects first, so that a crash between loses nothing."""
-    lake.promote(quarantine_of(table), repair, hours)
-    lake.promote(table, repair, hours)
 
 
 def _write(

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backfill_platform.cli.main import main
-from backfill_platform_tests.adapters.delivery.rigs import TOKEN, appends_to
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
+
+TOKEN = "T0KEN-B0SS-xoxSecretPath"
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     monkeypatch.setenv("BACKFILL_PIPELINES", '["watched_pipeline", "backfill_platform.examples.clickstream"]')
     with hook_server() as found:
         recipients = {
-            "web-team": {"webhook": f"{found.url}/services/{TOKEN}"},
-            "pager": {"command": appends_to(tmp_path / "told"), "events": ["failed"]},
+            "web-team": {"urls": [found.address(f"/services/{TOKEN}")]},
+            "pager": {"urls": [found.address("/pager")], "events": ["failed"]},
         }
         monkeypatch.setenv("BACKFILL_RECIPIENTS", json.dumps(recipients))
         yield found
@@ -44,11 +45,11 @@ def test_a_test_message_reaches_everybody_whatever_they_want_to_hear_of(hook: Ho
     result = backfill("recipients", "watched", "--test", "--output", "json")
     assert result.exit_code == 0, result.output
     assert [(one["recipient"], one["channel"], one["test"]) for one in json.loads(result.stdout)] == [
-        ("web-team", "webhook", "told"),
-        ("pager", "command", "told"),
+        ("web-team", "JSON", "told"),
+        ("pager", "JSON", "told"),
     ]
-    assert hook.texts[0].startswith("*[backfill] watched: a test message*")
-    assert json.loads((tmp_path / "told").read_text())["facts"] == {"test": True}
+    for path in (f"/services/{TOKEN}", "/pager"):
+        assert hook.texts_at(path)[0].startswith("[backfill] watched: a test message\n")
 
 
 def test_without_test_nobody_is_bothered(hook: Hook) -> None:
@@ -59,10 +60,10 @@ def test_without_test_nobody_is_bothered(hook: Hook) -> None:
 
 
 def test_who_is_not_reached_is_named_with_the_reason_and_without_the_address(hook: Hook) -> None:
-    hook.answers = [Answer(410)]
+    hook.answers = [Answer(410)] * 100
     result = backfill("recipients", "watched", "--test")
     assert result.exit_code == 1
-    assert "the webhook answered 410" in " ".join(result.stdout.split())
+    assert "JSON did not take it; see that the address is right" in " ".join(result.stdout.split())
     assert "xoxSecretPath" not in result.output
 
 
@@ -83,4 +84,4 @@ def test_wrong_use_ends_with_2(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("BACKFILL_RECIPIENTS", '{"web-team": {}}')
     result = backfill("recipients", "watched")
     assert result.exit_code == 2
-    assert "BACKFILL_RECIPIENTS web-team: a recipient needs" in result.stderr
+    assert "BACKFILL_RECIPIENTS web-team.urls: Field required" in result.stderr

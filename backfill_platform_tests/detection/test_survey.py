@@ -16,9 +16,9 @@ from backfill_platform.detection.survey import Survey, survey
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gaps import Gap, GapKind, Place
 from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_path, local_uri
 from backfill_platform.examples.clickstream import build_site_hourly
-from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.events import T0, Click, hour, write_lines
 from backfill_platform_tests.world import World
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.spark.checks import RowRule
-from backfill_platform.detection.validation import Checked, Verdict, check
+from backfill_platform.detection.validation import Checked, Verdict, check_pipeline
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.uris import local_path
@@ -46,8 +46,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", wareh
 def checked(
     world: World, pipeline: Pipeline | None = None, change_limits: ChangeLimits | None = None
 ) -> dict[tuple[str, str], Checked]:
-    context = world.context(pipeline)
-    found = check(context if change_limits is None else replace(context, change_limits=change_limits), SPAN)
+    job = world.job(pipeline, **({} if change_limits is None else {"change_limits": change_limits}))
+    found = check_pipeline(job, world.services, SPAN)
     # Other tests may have replayed these hours: the ledger is shared, and so is the name of this pipeline.
     return {("/".join(one.asset), one.check): one for one in found if one.check != DELIVERY_COUNTS}
 

@@ -20,12 +20,12 @@ def test_the_default_change_limits_allows_everything() -> None:
         (
             ChangeLimits(hours=HourRange.parse("1998-04-30T22", "1998-04-30T23")),
             ChangeLimits(hours=HourRange.parse("1998-04-30T23", "1998-05-01T00")),
-            "not within the change limits's hours",
+            "of the change limits",
         ),
         (
             ChangeLimits(tables=frozenset({CHANGE.table})),
             ChangeLimits(tables=frozenset({"a/b"})),
-            "not one of the limits' tables a/b",
+            "not one of the tables of the change limits: a/b",
         ),
         (
             ChangeLimits(columns=frozenset({"bytes"})),
@@ -57,27 +57,30 @@ def test_change_limits_is_read_from_a_mapping() -> None:
         "max_metric_change": {"bytes": 0.5},
     }
     assert ChangeLimits.parse(given) == ChangeLimits(
-        HourRange.parse("1998-04-30T22", "1998-04-30T23"),
-        frozenset({"transformed/sessions"}),
-        frozenset(),
-        frozenset({"17"}),
-        1.0,
-        {"bytes": 0.5},
+        hours=HourRange.parse("1998-04-30T22", "1998-04-30T23"),
+        tables=frozenset({"transformed/sessions"}),
+        columns=frozenset(),
+        tenants=frozenset({"17"}),
+        max_changed_share=1.0,
+        max_metric_change={"bytes": 0.5},
     )
+    assert ChangeLimits.parse(given).to_document() == given
     assert ChangeLimits.parse({}) == ChangeLimits()
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["bytes"], "change limits is a mapping"),
-        ({"max_share": 0.1}, "no max_share; it has hours, tables"),
-        ({"max_changed_share": 20}, "from 0 to 1, not 20"),
-        ({"max_changed_share": True}, "from 0 to 1, not True"),
-        ({"max_metric_change": {"bytes": "half"}}, "maps columns to numbers"),
+        (["bytes"], "change limits are a mapping"),
+        ({"max_share": 0.1}, "max_share: extra inputs are not permitted; they have hours, tables"),
+        ({"max_changed_share": 20}, "max_changed_share: input should be less than or equal to 1"),
+        ({"max_changed_share": True}, "max_changed_share: input should be a valid number"),
+        ({"max_changed_share": float("nan")}, "max_changed_share: input should be a finite number"),
+        ({"max_metric_change": {"bytes": "half"}}, "max_metric_change.bytes: input should be a valid number"),
+        ({"max_metric_change": {"bytes": -1}}, "max_metric_change.bytes: input should be greater than or equal to 0"),
         ({"hours": "1998-04-30T22"}, "{from: HOUR, to: HOUR}"),
         ({"hours": {"from": "yesterday", "to": "today"}}, "'yesterday' is not an hour"),
-        ({"tables": "transformed/sessions"}, "tables of change limits is a list"),
+        ({"tables": "transformed/sessions"}, "tables: input should be a valid frozenset"),
     ],
 )
 def test_what_is_no_change_limits_is_refused_with_the_reason(given: object, says: str) -> None:

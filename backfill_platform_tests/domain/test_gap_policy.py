@@ -140,7 +140,7 @@ def test_a_policy_that_makes_no_sense_is_refused() -> None:
     for wrong in ({"hours_per_run": 0}, {"runs_per_tick": 0}, {"look_back": timedelta(0)}):
         with pytest.raises(SpecError):
             GapPolicy(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="change limits has no hour"):
+    with pytest.raises(UsageError, match="change limits: hour: extra inputs"):
         GapPolicy(change_limits={"hour": 1})
 
 

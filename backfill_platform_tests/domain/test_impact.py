@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.impact import Damage, Impact, Neighbourhood, may_start, trace_impact
-from backfill_platform.domain.plan import Action, Node
+from backfill_platform.domain.plan import Node
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import UsageError
@@ -229,13 +229,13 @@ def test_the_plans_run_range_by_range_sources_first() -> None:
     visit = [click(1, text) for text in ("03:10", "03:35", "04:00", "04:25", "04:50")]
     found = impact(visit, window, Damage(at("05:10"), at("05:20")))
     plans = found.plans()
-    assert [(str(plan.hours), [str(step.action) for step in plan.steps]) for plan in plans] == [
+    assert [(str(plan.hours), [step.verb for step in plan.steps]) for plan in plans] == [
         ("[1998-05-01T05, 1998-05-01T06)", ["land"]),
         ("[1998-05-01T03, 1998-05-01T04)", ["build", "publish", "build", "publish"]),
         ("[1998-05-01T05, 1998-05-01T06)", ["build", "publish", "build", "publish"]),
     ]
     chosen = found.plans([("warehouse", "visits")])
-    assert [[step.action for step in plan.steps] for plan in chosen] == [[Action.PUBLISH], [Action.PUBLISH]]
+    assert [[step.verb for step in plan.steps] for plan in chosen] == [["publish"], ["publish"]]
     with pytest.raises(UsageError, match="has no asset warehouse/nobody"):
         found.plans([("warehouse", "nobody")])
 

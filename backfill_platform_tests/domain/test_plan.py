@@ -1,9 +1,27 @@
+import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import Action, Node, make_plan
+from backfill_platform.domain.plan import (
+    Branch,
+    BuildHours,
+    CompareHours,
+    LandHours,
+    Landing,
+    LandMargin,
+    Node,
+    Plan,
+    PublishHours,
+    RehearseBuild,
+    Step,
+    explanation,
+    make_plan,
+    plan_from_document,
+    source_of,
+)
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import UsageError
@@ -21,51 +39,80 @@ HOURLY = Node(Table(Layer.AGGREGATED, "hourly", COLUMNS), SESSIONS.table, publis
 NODES = (RAW, SESSIONS, HOURLY)
 
 
-def steps(*assets: str) -> list[tuple[Action, str, bool, bool]]:
-    paths = [(asset.split("/")[0], asset.split("/")[1]) for asset in assets]
-    plan = make_plan("clicks", NODES, HOURS, paths)
-    return [(step.action, step.node.table.name, step.promote, step.from_branch) for step in plan.steps]
+def plan_of(*assets: str) -> Plan:
+    return make_plan("clicks", NODES, HOURS, [(asset.split("/")[0], asset.split("/")[1]) for asset in assets])
+
+
+def steps(*assets: str) -> list[Step]:
+    return list(plan_of(*assets).steps)
 
 
 def test_everything_runs_in_the_order_of_the_flow() -> None:
     chosen = ["warehouse/hourly", "raw/clicks", "aggregated/hourly", "warehouse/sessions", "transformed/sessions"]
     assert steps(*chosen) == [
-        (Action.LAND, "clicks", True, False),
-        (Action.BUILD, "sessions", True, False),
-        (Action.PUBLISH, "sessions", False, False),
-        (Action.BUILD, "hourly", True, False),
-        (Action.PUBLISH, "hourly", False, False),
+        LandHours(RAW, HOURS),
+        BuildHours(SESSIONS, HOURS),
+        PublishHours(SESSIONS, HOURS),
+        BuildHours(HOURLY, HOURS),
+        PublishHours(HOURLY, HOURS),
     ]
 
 
 def test_a_dry_run_computes_what_it_needs_on_the_branch() -> None:
     assert steps("dry_run/hourly") == [
-        (Action.BUILD, "sessions", False, False),
-        (Action.BUILD, "hourly", False, True),
-        (Action.DRY_RUN, "hourly", False, True),
+        RehearseBuild(SESSIONS, HOURS, Branch.MAIN),
+        RehearseBuild(HOURLY, HOURS, Branch.REPAIR),
+        CompareHours(HOURLY, HOURS, Branch.REPAIR),
     ]
 
 
 def test_a_dry_run_beside_a_real_build_compares_what_was_built() -> None:
     assert steps("transformed/sessions", "dry_run/sessions") == [
-        (Action.BUILD, "sessions", True, False),
-        (Action.DRY_RUN, "sessions", False, False),
+        BuildHours(SESSIONS, HOURS),
+        CompareHours(SESSIONS, HOURS, Branch.MAIN),
     ]
 
 
+def test_what_is_committed_is_never_computed_from_a_dry_run() -> None:
+    rehearsed, _, built = steps("dry_run/sessions", "aggregated/hourly")
+    assert isinstance(rehearsed, RehearseBuild)
+    assert isinstance(built, BuildHours)
+    assert source_of(built) is Branch.MAIN
+
+
 def test_publishing_alone_takes_the_lake_as_it_is() -> None:
-    assert steps("warehouse/sessions") == [(Action.PUBLISH, "sessions", False, False)]
+    assert steps("warehouse/sessions") == [PublishHours(SESSIONS, HOURS)]
+
+
+def test_a_plan_materializes_what_it_was_made_for_and_not_what_it_needs() -> None:
+    assert plan_of("dry_run/hourly").assets == (("dry_run", "hourly"),)
+    margin = replace(plan_of("transformed/sessions"), steps=(LandMargin(RAW, HOURS), BuildHours(SESSIONS, HOURS)))
+    assert margin.assets == (("transformed", "sessions"),)
+
+
+@pytest.mark.parametrize("landing", Landing)
+def test_a_plan_is_the_same_after_it_was_written_and_read(landing: Landing) -> None:
+    plan = make_plan("clicks", NODES, HOURS, [asset for node in NODES for asset in node.assets], landing)
+    plan = replace(plan, steps=(LandMargin(RAW, HOURS), *plan.steps, *plan_of("dry_run/hourly").steps))
+    assert plan_from_document(json.loads(json.dumps(plan.to_document())), "clicks", NODES) == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pipeline": "others"}, {"steps": [{"do": "fly"}]}, {"steps": 1}, {"from": "yesterday"}, {"to": None}],
+)
+def test_a_plan_of_something_else_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"plan|hour"):
+        plan_from_document({**plan_of("warehouse/sessions").to_document(), **change}, "clicks", NODES)
 
 
 def test_each_step_says_what_it_will_do() -> None:
-    plan = make_plan("clicks", NODES, HOURS, [("transformed", "sessions"), ("dry_run", "hourly")])
-    sessions, hourly, dry_run = plan.steps
-    assert "30 min before" in sessions.explanation
-    assert "until every client is silent for 30 min (at most 1 d)" in sessions.explanation
-    assert "exactly these hours" in hourly.explanation
-    assert "main stays as it is" in hourly.explanation
-    assert "change nothing" in dry_run.explanation
-    assert dry_run.asset == ("dry_run", "hourly")
+    sessions, hourly, dry_run = (explanation(step) for step in steps("transformed/sessions", "dry_run/hourly"))
+    assert "30 min before" in sessions
+    assert "until every client is silent for 30 min (at most 1 d)" in sessions
+    assert "exactly these hours" in hourly
+    assert "main stays as it is" in hourly
+    assert "publish nothing" in dry_run
 
 
 def test_an_asset_that_is_not_there_is_refused_with_those_that_are() -> None:

@@ -13,12 +13,14 @@ from pathlib import Path
 import dagster as dg
 
 from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import make_plan
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs
-from backfill_platform.orchestration.in_process import dagster_instance, run_range, run_undo
+from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
 from backfill_platform.orchestration.partitions import shared_partitions
 from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_hours
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.run_request import RepairConfig, RunRequest
+from backfill_platform.repair.undo import UndoScope
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 
@@ -36,11 +38,12 @@ def main(home: str, name: str, seconds: str, *bounds: str) -> None:
         say(name, "end")
 
     @dg.multi_asset(
+        name=PIPELINE.name,
         specs=asset_specs(PIPELINE, shared_partitions([PIPELINE])),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
-    def op(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
+    def op(context: dg.AssetExecutionContext, config: RepairConfig):  # type: ignore[no-untyped-def]
         work(context)
         yield from ()
 
@@ -56,10 +59,10 @@ def main(home: str, name: str, seconds: str, *bounds: str) -> None:
     definitions = dg.Definitions(assets=[op], jobs=jobs, executor=dg.in_process_executor)
     with dagster_instance(Settings(home=Path(home), project=ROOT)) as instance:
         if bounds:
-            hours, assets = HourRange.parse(*bounds), [("transformed", "sessions")]
-            run_range(definitions, instance, job=repair_job(PIPELINE.name), hours=hours, assets=assets, request=Request())
+            plan = make_plan(PIPELINE.name, PIPELINE.nodes, HourRange.parse(*bounds), [("transformed", "sessions")])
+            run_in_process(definitions, instance, pipeline=PIPELINE, plan=plan, request=RunRequest())
         else:
-            run_undo(definitions, instance, pipeline=PIPELINE.name, repair="r", hours=None, tenant=None, requester="test")
+            run_undo(definitions, instance, pipeline=PIPELINE, scope=UndoScope("r"), requester="test")
 
 
 def say(name: str, what: str) -> None:

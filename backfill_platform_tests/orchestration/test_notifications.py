@@ -20,20 +20,21 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.delivery.dispatcher import Patience
 from backfill_platform.adapters.spark.checks import HourRule
 from backfill_platform.definitions import build_definitions
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import WarehouseUnavailable
 from backfill_platform.notifications.recipients import audience_of, unknown_recipients, web_address
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance, range_tags
 from backfill_platform.orchestration.jobs.undo import undo_job
-from backfill_platform.orchestration.notifications import Notices
+from backfill_platform.orchestration.notifications import Notifier
 from backfill_platform.orchestration.partitions import shared_partitions
-from backfill_platform.orchestration.run_request import REPAIR_TAG, Mode, Request
+from backfill_platform.orchestration.run_request import REPAIR_TAG, Mode, RunRequest
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import Event, HourOutcome
 from backfill_platform.settings import Settings
-from backfill_platform_tests.adapters.delivery.rigs import TOKEN, appends_to
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.orchestration.test_assets import PROJECT, Opened, SparkHolder
@@ -46,6 +47,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore::dagster.Pre
 
 HOURS = HourRange(hour(0), hour(3))
 PASSWORD = "ch-Pa55word"
+TOKEN = "T0KEN/B0SS/xoxSecretPath"
 EVERYTHING = ["started", "finished", "waiting", "failed"]
 
 
@@ -58,21 +60,18 @@ class Closed(Opened):
 
 @dataclass
 class Stage:
-    """A world with recipients: `hook` gets everything, the file what a recipient gets who asks for nothing in particular."""
+    """A world with recipients: `hook` gets everything, `usual` what a recipient gets who asks for nothing in particular."""
 
     world: World
     hook: Hook
+    usual: Hook
     instance: dg.DagsterInstance
-
-    @property
-    def file(self) -> Path:
-        return self.world.folder / "told"
 
     @property
     def settings(self) -> Settings:
         recipients = {
-            "web-team": {"webhook": f"{self.hook.url}/services/{TOKEN}", "events": EVERYTHING},
-            "stakeholders": {"command": appends_to(self.file)},
+            "web-team": {"urls": [self.hook.address(f"/services/{TOKEN}")], "events": EVERYTHING},
+            "stakeholders": {"urls": [self.usual.address()]},
         }
         url = f"http://ada:{PASSWORD}@host:8123"
         return Settings(recipients=recipients, web_url="https://dagster.example/", clickhouse_url=url, project=PROJECT)  # type: ignore[arg-type]
@@ -83,26 +82,26 @@ class Stage:
         return tuple((WAREHOUSE, table.name) for table in self.world.pipeline.published)
 
     def forget(self) -> None:
-        self.hook.requests.clear()
-        self.hook.answers.clear()
-        self.file.unlink(missing_ok=True)
+        for hook in (self.hook, self.usual):
+            hook.requests.clear()
+            hook.answers.clear()
 
-    def notices(self, pipeline: Pipeline, patience: float) -> Notices:
-        return Notices(audience_of(pipeline, self.settings, Patience(patience, 0.05)), lambda: web_address(self.settings))
+    def notifier(self, pipeline: Pipeline, patience: float) -> Notifier:
+        return Notifier(audience_of(pipeline, self.settings, Patience(patience, 0.05)), lambda: web_address(self.settings))
 
     def run(
         self,
         assets: Iterable[AssetPath],
         *,
         pipeline: Pipeline | None = None,
-        request: Request = Request(reason="a broker was down", requester="ada"),  # noqa: B008
+        request: RunRequest = RunRequest(RepairRequest(reason="a broker was down", requester="ada")),  # noqa: B008
         listener: Any = lambda event: None,
         opened: type[Opened] = Opened,
         patience: float = 20.0,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         pipeline = pipeline or self.world.pipeline
-        definition = pipeline_assets(pipeline, shared_partitions([pipeline]), self.notices(pipeline, patience))
+        definition = pipeline_assets(pipeline, shared_partitions([pipeline]), self.notifier(pipeline, patience))
         resources = {"spark": SparkHolder(self.world.spark), "connections": opened(self.world), "listener": listener}
         job = dg.define_asset_job("job", dg.AssetSelection.assets(definition))
         definitions = dg.Definitions(assets=[definition], jobs=[job], resources=resources, executor=dg.in_process_executor)
@@ -116,12 +115,12 @@ class Stage:
     @property
     def subjects(self) -> list[str]:
         """What was told to the one who gets everything, without what is in front of every subject."""
-        return [text.partition("\n")[0].strip("*").removeprefix("[backfill] clickstream: ") for text in self.hook.texts]
+        return [text.partition("\n")[0].removeprefix("[backfill] clickstream: ") for text in self.hook.texts]
 
     @property
     def told(self) -> list[Mapping[str, Any]]:
         """What the other one was told."""
-        return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+        return [body for _, _, body in self.usual.requests]
 
     def log(self, result: dg.ExecuteInProcessResult) -> str:
         return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
@@ -130,11 +129,11 @@ class Stage:
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", warehouse_url: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("notices")
-    with closing(Warehouse(warehouse_url)) as warehouse, hook_server() as hook:
+    with closing(Warehouse(warehouse_url)) as warehouse, hook_server() as hook, hook_server() as usual:
         world = World.over(folder, spark, warehouse, [click.line for click in random_clicks(9, hours=3, clients=20)], 3)
         world.pipeline = replace(world.pipeline, recipients=("web-team", "stakeholders"))
         with dagster_instance(Settings(home=folder, project=PROJECT)) as instance:
-            stage = Stage(world, hook, instance)
+            stage = Stage(world, hook, usual, instance)
             assert stage.run(world.everything).success
             yield stage
         world.drop()
@@ -160,27 +159,23 @@ def test_a_repair_tells_that_it_starts_and_what_it_has_changed_and_its_undo_too(
     assert stage.subjects == ["repair started", "repair finished, 1 hour changed in ClickHouse"]
     assert not any(subject.startswith("repair finished") for subjects in seen for subject in subjects)
     (finished,) = stage.told
-    assert finished["kinds"] == ["finished"]
-    assert "What was wrong: a broker was down (asked by ada)" in finished["text"]
-    assert "(1998-04-30 23:00 to 00:00 UTC" not in finished["text"]
-    assert "1 hour changed (1998-04-30 23:00 to 1998-05-01 00:00 UTC, 1 hour)" in finished["text"]
-    assert "columns that differ: bytes in" in finished["text"]
-    assert f"https://dagster.example/runs/{result.run_id}" in finished["text"]
-    table = next(one for one in finished["facts"]["tables"] if one["asset"] == f"warehouse/{stage.world.sessions}")
-    assert table["cancels"] == table["states"] > 0
-    assert table["changed_hours"] == ["1998-04-30T23"]
-
+    assert finished["type"] == "success"
+    assert "What was wrong: a broker was down (asked by ada)" in finished["message"]
+    assert "(1998-04-30 23:00 to 00:00 UTC" not in finished["message"]
+    assert "1 hour changed (1998-04-30 23:00 to 1998-05-01 00:00 UTC, 1 hour)" in finished["message"]
+    assert "columns that differ: bytes in" in finished["message"]
+    assert f"https://dagster.example/runs/{result.run_id}" in finished["message"]
     stage.forget()
-    repair = finished["facts"]["repair"]
-    assert f"backfill undo clickstream {repair}" in finished["text"]
-    job = undo_job(stage.world.pipeline, stage.notices(stage.world.pipeline, 20))
+    repair = finished["message"].partition("backfill undo clickstream ")[2].partition("\n")[0]
+    assert f"backfill undo clickstream {repair}" in finished["message"]
+    job = undo_job(stage.world.pipeline, stage.notifier(stage.world.pipeline, 20))
     config = {"ops": {"clickstream_undo_op": {"config": {"repair": repair}}}}
     undone = job.execute_in_process(
         instance=stage.instance, run_config=config, resources={"connections": Opened(stage.world)}, raise_on_error=False
     )
     assert undone.success
     assert stage.subjects == [f"undo of {repair} started", f"undo of {repair} finished, 1 hour changed in ClickHouse"]
-    assert stage.told[0]["facts"]["repair"] != repair
+    assert f"backfill undo clickstream {repair}" not in stage.told[0]["message"]
 
 
 def test_hours_that_fail_are_told_with_their_error_and_without_secrets_in_it(stage: Stage) -> None:
@@ -190,25 +185,23 @@ def test_hours_that_fail_are_told_with_their_error_and_without_secrets_in_it(sta
     assert not stage.run(stage.world.derived, pipeline=pipeline).success
     assert stage.subjects == ["repair started", "repair failed for 1 hour (4 in 4 tables)"]
     (failed,) = stage.told
-    assert failed["kinds"] == ["failed"]
-    assert "1998-04-30T23: failed agrees with http://***@host:8123?token=***" in failed["text"]
+    assert failed["type"] == "failure"
+    assert "1998-04-30T23: failed agrees with http://***@host:8123?token=***" in failed["message"]
     told = json.dumps(stage.hook.texts) + json.dumps(stage.told)
     for secret in (PASSWORD, "t0psecret", TOKEN):
         assert secret not in told
 
 
-@pytest.mark.parametrize("why", ["contract", "unsealed", "inconsistent"])
+@pytest.mark.parametrize("why", ["change limits", "open", "inconsistent"])
 def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> None:
-    pipeline, request = stage.world.pipeline, Request(reason="a broker was down", requester="ada")
-    if why == "contract":
+    pipeline, request = stage.world.pipeline, RunRequest(RepairRequest(reason="a broker was down", requester="ada"))
+    if why == "change limits":
         damage(stage)
-        request, says = (
-            replace(request, change_limits={"columns": ["requests"]}),
-            "beyond the change limits: bytes would change",
-        )
-    elif why == "unsealed":
+        limited = request.repair.model_copy(update={"change_limits": ChangeLimits(columns=frozenset({"requests"}))})
+        request, says = replace(request, repair=limited), "beyond the change limits: bytes would change"
+    elif why == "open":
         damage(stage)
-        pipeline, says = replace(pipeline, seal_after=timedelta(days=365 * 100)), "others may write it until"
+        pipeline, says = replace(pipeline, seal_after=timedelta(days=365 * 100)), "live writers may write it until"
     else:
         name = f"transformed.{stage.world.sessions}"
         lone = "* REPLACE (client_id + 5000 AS client_id, -1 AS sign)"
@@ -221,8 +214,8 @@ def test_hours_that_are_refused_wait_for_a_person(stage: Stage, why: str) -> Non
     hours = "1 hour refused"
     assert stage.subjects == ["repair started", f"repair waits for you: {hours}"]
     (waiting,) = stage.told
-    assert waiting["kinds"] == ["waiting"]
-    assert says in waiting["text"]
+    assert waiting["type"] == "warning"
+    assert says in waiting["message"]
     if why == "inconsistent":
         stage.world.run(stage.published, rewrite_inconsistent=True)
 
@@ -234,7 +227,7 @@ def test_a_dry_run_that_found_differences_waits_for_a_person(stage: Stage) -> No
     damage(stage)
     assert stage.run(stage.world.dry_runs).success
     assert stage.subjects == ["dry run started", "dry run found differences in 1 hour, and waits for you"]
-    assert [one["kinds"] for one in stage.told] == [["waiting"]]
+    assert [one["type"] for one in stage.told] == ["warning"]
 
 
 def test_a_run_that_fails_as_a_whole_is_told_once_after_its_last_try(stage: Stage) -> None:
@@ -244,22 +237,21 @@ def test_a_run_that_fails_as_a_whole_is_told_once_after_its_last_try(stage: Stag
     assert len(retries) == 2
     assert stage.subjects == ["repair started", "repair failed"]
     (failed,) = stage.told
-    assert "What went wrong: nothing answers at http://***@host:8123" in failed["text"]
+    assert "What went wrong: nothing answers at http://***@host:8123" in failed["message"]
     assert PASSWORD not in json.dumps(stage.hook.texts) + json.dumps(stage.told)
 
 
 def test_a_request_that_cannot_be_read_is_told(stage: Stage) -> None:
-    request = Request(change_limits={"hour": 1})
-    assert not stage.run(stage.published, request=request).success
+    assert not stage.run(stage.published, tags={"backfill/change_limits": '{"hour": 1}'}).success
     assert stage.subjects == ["repair failed"]
-    assert "change limits has no hour" in stage.told[0]["text"]
+    assert "change limits: hour: extra inputs" in stage.told[0]["message"]
 
 
 def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_before_any_work(stage: Stage) -> None:
-    result = stage.run(stage.published, request=Request(mode=Mode.DRY_RUN), tags={"dagster/backfill": "abcdefgh"})
+    result = stage.run(stage.published, request=RunRequest(mode=Mode.DRY_RUN), tags={"dagster/backfill": "abcdefgh"})
     assert not result.success
     assert stage.subjects == ["repair failed"]
-    assert "launch the backfill for the assets dry_run/* instead, or without the tag" in stage.told[0]["text"]
+    assert "launch the backfill for the assets dry_run/* instead, or without the tag" in stage.told[0]["message"]
     run = stage.instance.get_run_by_id(result.run_id)
     assert run is not None
     assert REPAIR_TAG not in run.tags
@@ -275,7 +267,7 @@ def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:
 
     stage.run(stage.published, listener=interrupt)
     assert stage.subjects[:2] == ["repair started", "repair failed"]
-    assert "What went wrong: the run was interrupted" in stage.told[0]["text"]
+    assert "What went wrong: the run was interrupted" in stage.told[0]["message"]
     assert stage.subjects[2:] == []
 
 
@@ -293,18 +285,18 @@ def test_a_recipient_that_cannot_be_told_costs_the_repair_no_more_than_the_patie
     assert time.monotonic() - ended[-1] < 2 + 3
     assert ended[0] - began < 15
     log = stage.log(result)
-    assert "web-team was not told by webhook ('[backfill] clickstream: repair finished, 1 hour changed in ClickHouse')" in log
-    assert "stakeholders was told by command" in log
+    assert "web-team was not told by JSON ('[backfill] clickstream: repair finished, 1 hour changed in ClickHouse')" in log
+    assert "stakeholders was told by JSON" in log
     assert TOKEN not in log
-    assert [one["kinds"] for one in stage.told] == [["finished"]]
+    assert [one["type"] for one in stage.told] == ["success"]
 
 
 def test_an_everyday_run_is_told_only_when_something_is_wrong(stage: Stage) -> None:
     damage(stage)
-    request = Request(reason="live", routine=True)
+    request = RunRequest(RepairRequest(reason="live", routine=True))
     assert stage.run(stage.published, request=request).success
     assert stage.subjects == []
-    assert not stage.run(stage.published, request=replace(request, change_limits={"hour": 1})).success
+    assert not stage.run(stage.published, request=request, tags={"backfill/margins": "some"}).success
     assert stage.subjects == ["repair failed"]
 
 
@@ -317,7 +309,7 @@ def test_recipients_that_the_settings_lack_are_told_of_in_the_log(
     assert "nobody is told as stakeholder: BACKFILL_RECIPIENTS does not have them" in stage.log(result)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            Notices.of(pipeline, stage.settings)
+            Notifier.of(pipeline, stage.settings)
     assert [record.getMessage() for record in caplog.records] == [
         "pipeline clickstream: nobody is told as stakeholder, because BACKFILL_RECIPIENTS has only web-team, stakeholders"
     ]
@@ -326,7 +318,7 @@ def test_recipients_that_the_settings_lack_are_told_of_in_the_log(
 
 def test_definitions_hold_no_secret_in_their_text(stage: Stage) -> None:
     watch = audience_of(stage.world.pipeline, stage.settings)
-    assert TOKEN not in repr(watch) + repr(Notices.of(stage.world.pipeline, stage.settings)) + repr(stage.settings)
+    assert TOKEN not in repr(watch) + repr(Notifier.of(stage.world.pipeline, stage.settings)) + repr(stage.settings)
     assert build_definitions(stage.settings) is not None
 
 

@@ -3,53 +3,72 @@
 import pytest
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import Landing, make_plan
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import UsageError
-from backfill_platform.orchestration.run_request import Margins, Mode, RepairConfig, Request
-from backfill_platform.repair.runner import Landing
+from backfill_platform.examples import clickstream, payments
+from backfill_platform.orchestration.run_request import Margins, Mode, RepairConfig, RunRequest, plan_config
+
+BYTES_ONLY = ChangeLimits(columns=frozenset({"bytes"}))
+PIPELINE = clickstream.pipeline
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(),
-        Request(
-            "a broker was down",
-            "ada",
-            {"columns": ["bytes"]},
-            Landing.REPLACE,
-            rewrite_inconsistent=True,
-            allow_open_hours=True,
+        RunRequest(),
+        RunRequest(
+            RepairRequest(
+                reason="a broker was down",
+                requester="ada",
+                change_limits=BYTES_ONLY,
+                rewrite_inconsistent=True,
+                allow_open_hours=True,
+            ),
+            landing=Landing.REPLACE,
         ),
-        Request("", "", {}, Landing.MISSING),
-        Request("live", routine=True),
-        Request("one client", "ada", tenants=("17505", "a, b")),
-        Request(mode=Mode.DRY_RUN, margins=Margins.NONE),
+        RunRequest(RepairRequest(reason="", requester=""), landing=Landing.MISSING),
+        RunRequest(RepairRequest(reason="live", routine=True)),
+        RunRequest(RepairRequest(reason="one client", requester="ada", tenants=("17505", "a, b"))),
+        RunRequest(mode=Mode.DRY_RUN, margins=Margins.NONE),
     ],
 )
-def test_what_is_written_to_tags_is_read_from_them(request_: Request) -> None:
-    assert (
-        Request.from_tags({**request_.to_tags(), "dagster/partition": "x", "backfill/process": "y", "backfill/repair": "z"})
-        == request_
-    )
+def test_what_is_written_to_tags_is_read_from_them(request_: RunRequest) -> None:
+    own = {"dagster/partition": "x", "backfill/process": "y", "backfill/repair": "z", "backfill/notified": "true"}
+    assert RunRequest.from_tags({**request_.to_tags(), **own}) == request_
 
 
 def test_a_run_without_tags_may_do_what_is_safe() -> None:
-    request = Request.from_tags({})
-    assert (request.landing, request.rewrite_inconsistent, request.allow_open_hours, request.limits()) == (
-        Landing.SAFE,
-        False,
-        False,
-        NO_LIMITS,
-    )
+    request = RunRequest.from_tags({})
+    assert request.landing is Landing.SAFE
+    assert request.repair == RepairRequest(change_limits=NO_LIMITS)
 
 
 def test_a_sensor_is_the_requester_of_its_runs() -> None:
-    assert Request.from_tags({"dagster/sensor_name": "gaps"}).requester == "gaps"
+    assert RunRequest.from_tags({"dagster/sensor_name": "gaps"}).repair.requester == "gaps"
 
 
-def test_the_change_limits_is_the_one_of_the_tag() -> None:
-    request = Request.from_tags({"backfill/change_limits": '{"max_changed_share": 0.5}'})
-    assert request.limits() == ChangeLimits(max_changed_share=0.5)
+def test_the_change_limits_are_those_of_the_tag() -> None:
+    request = RunRequest.from_tags({"backfill/change_limits": '{"max_changed_share": 0.5}'})
+    assert request.repair.change_limits == ChangeLimits(max_changed_share=0.5)
+
+
+def test_a_plan_in_the_configuration_is_the_one_that_is_walked() -> None:
+    plan = make_plan(PIPELINE.name, PIPELINE.nodes, clickstream.HOURS, [("transformed", "sessions"), ("dry_run", "sessions")])
+    config = RepairConfig(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
+    assert config.given_plan(PIPELINE, plan.assets) == plan
+    assert RepairConfig().given_plan(PIPELINE, plan.assets) is None
+
+
+def test_a_plan_for_other_assets_or_another_pipeline_is_refused() -> None:
+    hours = HourRange(clickstream.HOURS.start, clickstream.HOURS.end)
+    plan = make_plan(PIPELINE.name, PIPELINE.nodes, hours, [("transformed", "sessions")])
+    config = RepairConfig(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
+    with pytest.raises(UsageError, match="materializes transformed/sessions; select exactly these"):
+        config.given_plan(PIPELINE, [("warehouse", "sessions")])
+    with pytest.raises(UsageError, match="of pipeline clickstream, not of payments"):
+        config.given_plan(payments.pipeline, plan.assets)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +83,12 @@ def test_the_change_limits_is_the_one_of_the_tag() -> None:
         ({"backfill/mode": "rehearse"}, "backfill/mode is one of publish, dry-run, not 'rehearse'"),
         ({"backfill/margins": "3"}, "backfill/margins is one of land, none, not '3'"),
         ({"backfill/change_limits": "{"}, "backfill/change_limits is no JSON"),
-        ({"backfill/change_limits": '{"hour": 1}'}, "change limits has no hour"),
+        ({"backfill/change_limits": '{"hour": 1}'}, "change limits: hour: extra inputs"),
     ],
 )
 def test_a_tag_that_cannot_be_read_is_named(tags: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Request.from_tags(tags)
+        RunRequest.from_tags(tags)
 
 
 def test_the_launchpad_says_the_same_as_the_tags() -> None:
@@ -82,18 +101,14 @@ def test_the_launchpad_says_the_same_as_the_tags() -> None:
         landing="replace",
         rewrite_inconsistent=True,
     )
-    wanted = Request(
-        "why",
-        "dagster",
-        {"columns": ["bytes"]},
+    wanted = RunRequest(
+        RepairRequest(reason="why", change_limits=BYTES_ONLY, rewrite_inconsistent=True, tenants=("17505",)),
+        Mode.DRY_RUN,
+        Margins.NONE,
         Landing.REPLACE,
-        rewrite_inconsistent=True,
-        tenants=("17505",),
-        mode=Mode.DRY_RUN,
-        margins=Margins.NONE,
     )
-    assert Request.from_tags(config.with_tags({"dagster/partition": "x"})) == wanted
-    assert Request.from_tags(config.with_tags({"backfill/reason": "why"})) == wanted
+    assert RunRequest.from_tags(config.with_tags({"dagster/partition": "x"})) == wanted
+    assert RunRequest.from_tags(config.with_tags({"backfill/reason": "why"})) == wanted
 
 
 def test_an_empty_launchpad_changes_nothing() -> None:
@@ -108,22 +123,22 @@ def test_a_launchpad_and_tags_that_disagree_are_refused() -> None:
 
 def test_values_of_the_launchpad_are_read_by_the_parser_of_the_tags() -> None:
     with pytest.raises(UsageError, match="backfill/mode is one of publish, dry-run, not 'rehearse'"):
-        Request.from_tags(RepairConfig(mode="rehearse").with_tags({}))
+        RunRequest.from_tags(RepairConfig(mode="rehearse").with_tags({}))
 
 
 def test_a_dry_run_takes_the_dry_runs_of_the_chosen_tables() -> None:
     chosen = [("raw", "clickstream"), ("transformed", "sessions"), ("warehouse", "sessions"), ("warehouse", "site_hourly")]
-    assert Request().assets(chosen, {}) == tuple(chosen)
-    assert Request(mode=Mode.DRY_RUN).assets(chosen, {}) == (("dry_run", "sessions"), ("dry_run", "site_hourly"))
+    assert RunRequest().assets(chosen, {}) == tuple(chosen)
+    assert RunRequest(mode=Mode.DRY_RUN).assets(chosen, {}) == (("dry_run", "sessions"), ("dry_run", "site_hourly"))
     with pytest.raises(UsageError, match="choose a table that is published"):
-        Request(mode=Mode.DRY_RUN).assets(chosen[:1], {})
+        RunRequest(mode=Mode.DRY_RUN).assets(chosen[:1], {})
 
 
 def test_a_backfill_that_would_leave_its_assets_as_they_are_is_refused_with_what_to_launch() -> None:
-    backfill, rehearsal = {"dagster/backfill": "abcdefgh"}, Request(mode=Mode.DRY_RUN)
+    backfill, rehearsal = {"dagster/backfill": "abcdefgh"}, RunRequest(mode=Mode.DRY_RUN)
     with pytest.raises(
         UsageError, match=r"for warehouse/sessions with the tag backfill/mode=dry-run.* for the assets dry_run/\*"
     ):
         rehearsal.assets([("dry_run", "sessions"), ("warehouse", "sessions")], backfill)
     assert rehearsal.assets([("dry_run", "sessions")], backfill) == (("dry_run", "sessions"),)
-    assert Request().assets([("warehouse", "sessions")], backfill) == (("warehouse", "sessions"),)
+    assert RunRequest().assets([("warehouse", "sessions")], backfill) == (("warehouse", "sessions"),)

@@ -16,6 +16,7 @@ from backfill_platform.domain.uris import local_uri
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.examples import clickstream_reference as reference
 from backfill_platform.planning.live import next_hour, plans_after
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.events import Click, hour, random_clicks, write_lines
 from backfill_platform_tests.world import World
 
@@ -59,7 +60,7 @@ def follow(world: World) -> list[int]:
     assert at is not None
     outcomes = world.walk([world.plan([world.pipeline.raw.table.path], HourRange(at, at + HOUR))])
     plans = plans_after(world.pipeline, world.lake, at, now)
-    for done in (outcomes, *(world.walk([plan], replace(world.context(), allow_open_hours=True)) for plan in plans)):
+    for done in (outcomes, *(world.walk([plan], world.job(allow_open_hours=True)) for plan in plans)):
         assert not [one.error for by_hour in done.values() for one in by_hour.values() if one.error]
     return [len(plan.hours) for plan in plans]
 
@@ -75,7 +76,7 @@ def parity(world: World, seed: int) -> None:
         assert world.net() == world.wanted(so_far), f"seed {seed}, after hour {number}"
     # A backfill of all hours finds nothing to change.
     for by_hour in world.run(world.derived).values():
-        assert not [one for one in by_hour.values() if one.facts.get("cancels") or one.facts.get("states")]
+        assert not [one for one in by_hour.values() if facts_of(one).get("cancels") or facts_of(one).get("states")]
 
 
 def test_after_every_hour_the_tables_are_what_plain_python_makes_of_what_has_arrived(world: World) -> None:
@@ -104,8 +105,8 @@ def test_doing_an_hour_again_changes_nothing(world: World) -> None:
         follow(world)
     before = world.net()
     again = plans_after(world.pipeline, world.lake, hour(1), hour(2))
-    for by_hour in world.walk(again, replace(world.context(), allow_open_hours=True)).values():
-        assert not [one for one in by_hour.values() if one.error or one.facts.get("cancels") or one.facts.get("states")]
+    for by_hour in world.walk(again, world.job(allow_open_hours=True)).values():
+        assert not [one for one in by_hour.values() if one.error or facts_of(one).get("cancels") or facts_of(one).get("states")]
     assert world.net() == before
     assert next_hour(world.pipeline, world.lake, None, hour(2)) is None
     assert next_hour(world.pipeline, world.lake, None, hour(3)) == hour(2)

@@ -18,6 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.payload import Avro, JsonSchema, Payload, Protobuf
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.adapters.kafka.registry import schema_registry
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
@@ -77,7 +78,7 @@ def test_a_format_of_the_registry_is_decoded_and_its_poison_is_kept(
         world = World(tmp_path, spark, warehouse, pipeline_over(topic, 1, value=value), open_lake(tmp_path), lambda: cluster)
         raw = world.pipeline.raw.table
         found = world.run([raw.path])[raw.path][T0]
-    assert (found.error, found.facts["rows"], found.facts["quarantined"]) == ("", 5, 3)
+    assert (found.error, facts_of(found)["rows"], facts_of(found)["quarantined"]) == ("", 5, 3)
     rows = world.lake.read(raw, ("user", "number", "event_time"), "number >= 0").to_pylist()
     assert Counter((row["user"], row["number"], row["event_time"]) for row in rows) == Counter(
         (one.user, one.number, one.at) for one in visits

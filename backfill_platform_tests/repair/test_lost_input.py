@@ -14,9 +14,9 @@ from backfill_platform.adapters.spark.checks import RowRule
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.gaps import GapKind
 from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import CheckFailed
-from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.events import Click, hour, write_lines
 from backfill_platform_tests.repair.test_runner import requests
 from backfill_platform_tests.world import World, warehouse_asset, with_rule

@@ -10,10 +10,9 @@ import pytest
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import Action
+from backfill_platform.domain.plan import Landing, LandMargin
 from backfill_platform.examples import playbacks
 from backfill_platform.planning.scope import repair_assets, with_margins
-from backfill_platform.repair.runner import Landing
 from backfill_platform_tests.repair.test_reference_pipelines import world_of
 from backfill_platform_tests.world import World, warehouse_asset
 
@@ -39,11 +38,11 @@ def span(first: int, last: int) -> HourRange:
 def test_a_range_in_the_middle_of_what_has_never_landed_lands_its_margins_and_no_more(world: World) -> None:
     raw, middle = world.pipeline.raw.table, span(4, 5)
     plan = world.plan(repair_assets(world.pipeline, world.lake, middle), middle)
-    margins, wanted = with_margins([plan], world.pipeline, world.lake, NOW)
-    assert wanted == plan
-    assert (margins.hours, [step.action for step in margins.steps]) == (span(5, 9), [Action.LAND])
+    (whole,) = with_margins([plan], world.pipeline, world.lake, NOW)
+    assert whole.steps == (LandMargin(world.pipeline.nodes[0], span(5, 9)), *plan.steps)
+    assert (whole.hours, whole.assets) == (plan.hours, plan.assets)
 
-    outcomes = world.walk([margins, wanted])
+    outcomes = world.walk([whole])
 
     assert not [found.error for by_hour in outcomes.values() for found in by_hour.values() if found.error]
     assert world.lake.built_hours(raw) == set(span(4, 9))
@@ -54,7 +53,8 @@ def test_a_range_in_the_middle_of_what_has_never_landed_lands_its_margins_and_no
 def test_margins_end_with_the_pipeline_and_with_what_is_over(world: World) -> None:
     def landed(first: int, last: int, now: int) -> list[HourRange]:
         plan = world.plan(world.everything, span(first, last))
-        return [one.hours for one in with_margins([plan], live, world.lake, START + now * HOUR)[:-1]]
+        (whole,) = with_margins([plan], live, world.lake, START + now * HOUR)
+        return [step.hours for step in whole.steps if isinstance(step, LandMargin)]
 
     live = world.pipeline
     assert landed(10, 11, 1000) == [span(11, 12)]

@@ -19,7 +19,9 @@ from backfill_platform.domain.tables import Table
 from backfill_platform.errors import UsageError, WarehouseUnavailable
 from backfill_platform.planning.explain import explain
 from backfill_platform.repair.audit_log import check_claims
-from backfill_platform.repair.undo import undo
+from backfill_platform.repair.publish import Publishing
+from backfill_platform.repair.undo import UndoScope
+from backfill_platform.reports.facts import facts_of, tables_of
 from backfill_platform_tests.events import hour
 from backfill_platform_tests.fixtures_world import HOURS
 from backfill_platform_tests.world import World, warehouse_asset
@@ -100,7 +102,7 @@ def test_an_inconsistent_hour_is_rewritten_when_it_is_asked_for(world: World, se
     assert "states are there more than once" in publish(world)[hour(1)]
     assert [gap.kind for gap in survey(world.pipeline, SECOND, world.lake, world.warehouse).gaps] == ["inconsistent"]
     outcomes = world.run([("dry_run", world.sessions)], rewrite_inconsistent=True)
-    assert "more than once" in str(outcomes["dry_run", world.sessions][hour(1)].facts["rewritten"])
+    assert "more than once" in str(facts_of(outcomes["dry_run", world.sessions][hour(1)])["rewritten"])
     assert not publish(world, rewrite_inconsistent=True)[hour(1)]
     (entry,) = entries(world, sessions, hour(1), world.repairs)
     assert (entry.status, "more than once" in entry.note) == ("published", True)
@@ -116,7 +118,7 @@ def test_the_ledger_counts_at_every_boundary(world: World, sessions: Table) -> N
     outcomes = world.run(world.derived, SECOND)
     build, published = entries(world, sessions, hour(1), world.repairs)[::-1]
     assert (build.mode, build.status, build.rows_kept, build.rows_quarantined) == ("build", "done", before, 0)
-    assert build.rows_read == outcomes[sessions.path][hour(1)].facts["rows_read"]
+    assert build.rows_read == facts_of(outcomes[sessions.path][hour(1)])["rows_read"]
     assert build.snapshot_id == world.lake.snapshot(sessions) == published.snapshot_id
     assert (published.mode, published.rows_kept, published.rows_staged) == ("publish", before, before)
     assert (published.publish_mode, published.after) == ("attach", world.net()[world.sessions][hour(1)])
@@ -132,7 +134,8 @@ def test_the_ledger_counts_at_every_boundary(world: World, sessions: Table) -> N
 def test_the_page_of_an_hour_shows_its_ledger(world: World) -> None:
     damaged(world)
     outcomes = world.run([warehouse_asset(world.sessions)], SECOND)
-    (ledger,) = [rows for rows in outcomes[warehouse_asset(world.sessions)][hour(1)].tables if rows.title == "ledger"]
+    shown = tables_of(outcomes[warehouse_asset(world.sessions)][hour(1)], world.pipeline.published[0])
+    (ledger,) = [rows for rows in shown if rows.title == "ledger"]
     assert ledger.rows[0][1:5] == (f"r{world.repairs}", "publish: published", 1, 1) or ledger.rows[0][2] == "publish: published"
     assert len(ledger.rows) > 1
 
@@ -168,11 +171,11 @@ def test_views_that_may_lack_rows_are_named_once(world: World, sessions: Table, 
         dead = f"r{world.repairs}"
         assert [entry.status for entry in entries(world, sessions, hour(1), world.repairs)] == ["publishing"]
         outcomes = world.run([warehouse_asset(world.sessions)], SECOND)
-        facts = outcomes[warehouse_asset(world.sessions)][hour(1)].facts
+        facts = facts_of(outcomes[warehouse_asset(world.sessions)][hour(1)])
         assert (facts["status"], f"attempt {dead}_" in str(facts["views_to_rebuild"])) == ("unchanged", True)
         assert f"attempt {dead}_" in entries(world, sessions, hour(1), world.repairs)[0].note
         again = world.run([warehouse_asset(world.sessions)], SECOND)
-        assert "views_to_rebuild" not in again[warehouse_asset(world.sessions)][hour(1)].facts
+        assert "views_to_rebuild" not in facts_of(again[warehouse_asset(world.sessions)][hour(1)])
     finally:
         world.warehouse.command(f"DROP TABLE {view} SYNC", doing="cleaning up")
 
@@ -187,8 +190,8 @@ def test_views_that_counted_what_is_rewritten_away_are_named(world: World, sessi
     try:
         doubled(world, sessions)
         outcomes = world.run([warehouse_asset(world.sessions)], rewrite_inconsistent=True)[warehouse_asset(world.sessions)]
-        assert [at for at, outcome in outcomes.items() if "views_to_rebuild" in outcome.facts] == [hour(1)]
-        assert "did not see the partition of this hour being healed" in str(outcomes[hour(1)].facts["views_to_rebuild"])
+        assert [at for at, outcome in outcomes.items() if "views_to_rebuild" in facts_of(outcome)] == [hour(1)]
+        assert "did not see the partition of this hour being rewritten" in str(facts_of(outcomes[hour(1)])["views_to_rebuild"])
     finally:
         world.warehouse.command(f"DROP TABLE {view} SYNC", doing="cleaning up")
 
@@ -215,7 +218,7 @@ def test_rows_may_be_pushed_instead_of_pulled(world: World) -> None:
     damaged(world)
     found = survey(world.pipeline, world.hours, world.lake, world.warehouse, Loading.PUSH)
     assert [(gap.kind, gap.hour) for gap in found.gaps] == [("drifted", hour(1))]
-    assert not any(publish(world, loading=Loading.PUSH).values())
+    assert not any(publish(world, publishing=Publishing(Loading.PUSH)).values())
     assert world.net() == before
     assert survey(world.pipeline, world.hours, world.lake, world.warehouse, Loading.PUSH).gaps == ()
 
@@ -226,11 +229,11 @@ def test_one_tenants_rows_are_undone_alone(world: World, sessions: Table) -> Non
     world.run([warehouse_asset(world.sessions)], SECOND)
     repaired, name = per_client(world.warehouse, sessions), f"r{world.repairs}"
     client = next(client for client in broken if broken[client] != repaired[client])
-    (undone,) = undo(world.context(), name, tenant=str(client))
-    assert (undone.table, undone.found.conflicts, undone.failed) == (str(sessions), 0, ())
+    (undone,) = world.undo(UndoScope(name, tenant=str(client)))
+    assert (undone.table, undone.undoable.conflicts, undone.failed) == (str(sessions), 0, ())
     assert per_client(world.warehouse, sessions) == repaired | {client: broken[client]}
     with pytest.raises(UsageError, match="for nobody that could be undone"):
-        list(undo(world.context(), name, tenant="nobody"))
+        world.undo(UndoScope(name, tenant="nobody"))
 
 
 def per_client(warehouse: Warehouse, sessions: Table) -> dict[int, int]:

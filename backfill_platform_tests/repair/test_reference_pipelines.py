@@ -17,6 +17,7 @@ from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.examples import payments, playbacks
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.events import write_lines
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.oracles import payments as payments_reference
@@ -78,7 +79,7 @@ def rebuild_in_chunks(world: World, *cuts: int) -> set[object]:
         outcomes = world.run(world.derived, HourRange(hours[first], hours[last - 1] + HOUR))
         assert not [found.error for by_hour in outcomes.values() for found in by_hour.values() if found.error]
         for derived in world.pipeline.derived:
-            statuses |= {found.facts["status"] for found in outcomes[warehouse_asset(derived.name)].values()}
+            statuses |= {facts_of(found)["status"] for found in outcomes[warehouse_asset(derived.name)].values()}
     return statuses
 
 
@@ -94,8 +95,8 @@ def test_payments_are_published_as_the_reference_has_them(paid: World) -> None:
     assert paid.net() == wanted
     raw = paid.pipeline.raw.table
     landed = outcomes[raw.path].values()
-    assert sum(int(found.facts["rows"]) for found in landed) == len(lines) + 1
-    assert sum(int(found.facts["duplicates"]) for found in landed) == 1
+    assert sum(int(facts_of(found)["rows"]) for found in landed) == len(lines) + 1
+    assert sum(int(facts_of(found)["duplicates"]) for found in landed) == 1
     rejects = [file.uri for file in paid.lake.files(quarantine_of(raw))]
     assert {row["payload"]: row["reason"] for row in paid.spark.read.parquet(*rejects).collect()} == MALFORMED
     assert rebuild_in_chunks(paid, 1, 2) == {"unchanged"}
@@ -116,8 +117,8 @@ def test_impressions_wait_for_their_plays_and_are_published_as_the_reference_has
     wanted = played.prints(playbacks_reference.attribution(events), playbacks_reference.playbacks_hourly(events))
     assert played.net() == wanted
     landed = outcomes[raw.path].values()
-    assert sum(int(found.facts["rows"]) for found in landed) == len(events)
-    assert sum(int(found.facts["duplicates"]) for found in landed) > 0
+    assert sum(int(facts_of(found)["rows"]) for found in landed) == len(events)
+    assert sum(int(facts_of(found)["duplicates"]) for found in landed) > 0
     rejects = [file.uri for file in played.lake.files(quarantine_of(raw))]
     assert sorted(row["payload"] for row in played.spark.read.parquet(*rejects).collect()) == sorted(bad)
     assert rebuild_in_chunks(played, 1, 6, 7) == {"unchanged"}

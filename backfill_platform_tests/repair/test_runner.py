@@ -17,14 +17,13 @@ from backfill_platform.adapters.spark.checks import HourRule, RowRule
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import Action
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import UsageError
 from backfill_platform.examples.clickstream_reference import Request
-from backfill_platform.repair import runner as engine
 from backfill_platform.repair.outcomes import StepFinished
-from backfill_platform.repair.runner import run
-from backfill_platform.repair.undo import undo
+from backfill_platform.repair.runner import PartLimits
+from backfill_platform.repair.undo import UndoScope
+from backfill_platform.reports.facts import facts_of, step_facts, tables_of
 from backfill_platform_tests.events import Click, hour, random_clicks, write_lines
 from backfill_platform_tests.fixtures_world import CLICKS, HOURS, MALFORMED
 from backfill_platform_tests.world import World, warehouse_asset, with_rule
@@ -57,7 +56,7 @@ def test_lines_in_are_rows_landed_plus_quarantined(published: World) -> None:
 def test_running_again_changes_nothing(published: World) -> None:
     before = published.net()
     outcomes = published.run(published.derived)
-    facts = [o.facts for name in (published.sessions, published.hourly) for o in outcomes[warehouse_asset(name)].values()]
+    facts = [facts_of(o) for name in (published.sessions, published.hourly) for o in outcomes[warehouse_asset(name)].values()]
     assert {fact["status"] for fact in facts} == {"unchanged"}
     assert sum(int(fact["cancels"]) + int(fact["states"]) for fact in facts) == 0
     assert published.net() == before
@@ -71,7 +70,7 @@ def test_hours_built_one_by_one_in_any_order_are_the_same(published: World) -> N
         published.lake.remove_hours(published.pipeline.derived[0].table, list(one))
         outcomes = published.run([published.pipeline.derived[0].table.path, warehouse_asset(published.sessions)], one)
         assert list(outcomes[warehouse_asset(published.sessions)]) == [hour(number)]
-        assert outcomes[warehouse_asset(published.sessions)][hour(number)].facts["status"] == "unchanged"
+        assert facts_of(outcomes[warehouse_asset(published.sessions)][hour(number)])["status"] == "unchanged"
     assert published.net() == wanted
 
 
@@ -83,8 +82,8 @@ def test_a_repair_writes_only_what_changed_and_nothing_outside_its_range(publish
     outcomes = published.run(published.derived, HourRange(hour(0), hour(3)))[warehouse_asset(published.sessions)]
     changed = outcomes[hour(1)]
     rows = wanted[published.sessions][hour(1)].rows
-    assert (changed.facts["cancels"], changed.facts["states"], changed.facts["untouched"]) == (rows, rows, 0)
-    assert [outcomes[hour(n)].facts["status"] for n in (0, 1, 2)] == ["unchanged", "published", "unchanged"]
+    assert (facts_of(changed)["cancels"], facts_of(changed)["states"], facts_of(changed)["untouched"]) == (rows, rows, 0)
+    assert [facts_of(outcomes[hour(n)])["status"] for n in (0, 1, 2)] == ["unchanged", "published", "unchanged"]
     found = published.net()
     assert found[published.sessions][hour(3)] == outside != wanted[published.sessions][hour(3)]
     published.run(published.derived, HourRange(hour(3), hour(4)))
@@ -107,12 +106,13 @@ def test_a_dry_run_reports_the_difference_and_changes_nothing(published: World) 
     assert sorted(path for path in (published.folder / "lake" / "data").rglob("*.parquet")) == files
     found = outcomes[("dry_run", published.sessions)]
     rows = wanted[published.sessions][hour(2)].rows
-    assert [found[hour(n)].facts["rows_changed"] for n in range(HOURS)] == [0, 0, rows, 0]
-    titles = {table.title: table for table in found[hour(2)].tables}
+    assert [facts_of(found[hour(n)])["rows_changed"] for n in range(HOURS)] == [0, 0, rows, 0]
+    sessions = published.pipeline.published[0]
+    titles = {rows.title: rows for rows in tables_of(found[hour(2)], sessions)}
     assert titles["changed columns"].rows == (("bytes", rows),)
     assert len(titles["samples"].rows) > 0
     hourly = outcomes[("dry_run", published.hourly)][hour(3)]
-    assert (hourly.facts["rows_only_in_lake"], hourly.facts["rows_only_in_warehouse"]) == (1, 0)
+    assert (facts_of(hourly)["rows_only_in_lake"], facts_of(hourly)["rows_only_in_warehouse"]) == (1, 0)
     modes = {entry.mode for entry in Ledger(published.warehouse).read(hours=[hour(2)], limit=1)}
     assert modes == {"dry-run"}
 
@@ -191,16 +191,16 @@ def test_a_repair_can_be_undone_and_the_undo_as_well(published: World) -> None:
     repair = f"r{published.repairs}"
     assert published.net() == wanted
 
-    context = published.context()
-    undone = list(undo(context, repair))
+    undone = published.undo(UndoScope(repair))
+    again = f"r{published.repairs}"
     assert published.net() == damaged
-    assert [one.found.conflicts for one in undone] == [0, 0]
+    assert [one.undoable.conflicts for one in undone] == [0, 0]
     entries = Ledger(published.warehouse).read(hours=[hour(2)], limit=1)
     assert (entries[0].mode, entries[0].status, entries[0].cancels) == ("undo", "published", 1)
-    list(undo(published.context(), context.repair_id, HourRange(hour(2), hour(3))))
+    published.undo(UndoScope(again, HourRange(hour(2), hour(3))))
     assert published.net() == {**damaged, published.hourly: wanted[published.hourly]}
     with pytest.raises(UsageError, match="changed nothing"):
-        list(undo(published.context(), "r999"))
+        published.undo(UndoScope("r999"))
     published.run(published.derived)
     assert published.net() == wanted
 
@@ -212,11 +212,11 @@ def test_rows_that_fail_a_check_are_set_aside_and_do_not_stop_the_good_ones(publ
     outcomes = published.run([table.path], pipeline=with_rule(published.pipeline, published.sessions, odd))[table.path]
     for outcome in outcomes.values():
         assert outcome.error == ""
-        kept, rejected = int(outcome.facts["rows"]), int(outcome.facts["quarantined"])
+        kept, rejected = int(facts_of(outcome)["rows"]), int(facts_of(outcome)["quarantined"])
         assert kept + rejected == wanted[published.sessions][outcome.hour].rows
         assert rejected > 0
     rejects = published.lake.rows_by_hour(quarantine_of(table))
-    assert rejects == {found.hour: int(found.facts["quarantined"]) for found in outcomes.values()}
+    assert rejects == {found.hour: int(facts_of(found)["quarantined"]) for found in outcomes.values()}
     published.run(published.derived)
     assert published.lake.rows_by_hour(quarantine_of(table)) == {}
     assert published.net() == wanted
@@ -229,7 +229,7 @@ def test_a_repair_that_dies_after_any_step_is_completed_by_running_it_again(publ
     for name in (published.sessions, published.hourly):
         published.damage(name, "UPDATE bytes = bytes + 1", hour(1))
     plan = published.plan(published.derived, HourRange(hour(1), hour(2)))
-    for event in run(plan, published.context()):
+    for event in published.events(plan):
         if isinstance(event, StepFinished) and event.step == plan.steps[last - 1]:
             break
     published.run(published.derived, plan.hours)
@@ -239,11 +239,11 @@ def test_a_repair_that_dies_after_any_step_is_completed_by_running_it_again(publ
 def test_proof_of_closure_is_among_the_facts_of_the_range(published: World) -> None:
     sessions = published.pipeline.derived[0].table
     one = HourRange(hour(0), hour(1))
-    events = list(run(published.plan([sessions.path], one), published.context()))
-    facts = next(event.facts for event in events if isinstance(event, StepFinished))
+    events = list(published.events(published.plan([sessions.path], one)))
+    facts = next(step_facts(event) for event in events if isinstance(event, StepFinished))
     assert facts["sessions_cut_at_first_read_end"] > 0  # type: ignore[operator]
     assert facts["margin_hours"] > 0.5  # type: ignore[operator]
-    assert facts["stopped_at"] == "horizon"  # the proxy that never idles
+    assert facts["stopped_at"] == "end of the landed hours"  # the proxy that never idles
     assert facts["open_at_end"] == 1
 
 
@@ -278,12 +278,11 @@ def unpublished(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> 
 
 @pytest.mark.whole
 def test_a_step_in_parts_does_the_same_and_what_was_finished_stays_when_the_rest_dies(
-    unpublished: World, monkeypatch: pytest.MonkeyPatch
+    unpublished: World,
 ) -> None:
     world, hours = unpublished, list(unpublished.hours)
-    monkeypatch.setattr(engine, "_MOST_HOURS", 2)
     parts: list[tuple[str, HourRange]] = []
-    events = run(world.plan(world.everything), world.context())
+    events = world.events(world.plan(world.everything), limits=PartLimits(hours=2))
     for event in events:
         if isinstance(event, StepFinished):
             parts.append(("/".join(event.step.asset), event.step.hours))
@@ -302,12 +301,12 @@ def test_a_step_in_parts_does_the_same_and_what_was_finished_stays_when_the_rest
     assert all(half[hour] == wanted[world.sessions][hour] for hour in halves[0])
 
 
-def test_parts_hold_no_more_rows_than_fit(published: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_hold_no_more_rows_than_fit(published: World) -> None:
     rows = published.lake.rows_by_hour(published.pipeline.published[0])
-    monkeypatch.setitem(engine._MOST_ROWS, Action.PUBLISH, max(rows.values()))
+    limits = PartLimits(rows_staged=max(rows.values()))
     steps = {
         event.step.hours
-        for event in run(published.plan([warehouse_asset(published.sessions)]), published.context())
+        for event in published.events(published.plan([warehouse_asset(published.sessions)]), limits=limits)
         if isinstance(event, StepFinished)
     }
     assert len(steps) > 1

@@ -12,10 +12,11 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.patches import undoable
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Landing
 from backfill_platform.errors import UsageError
 from backfill_platform.examples import clickstream_reference as reference
-from backfill_platform.repair.runner import Landing
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.events import T0, Click, hour, write_lines
 from backfill_platform_tests.world import World
 
@@ -84,9 +85,9 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_stay_as_they_are(world: 
     mixed = [click for click in CHANGED if click.client == ADA] + [click for click in CLICKS if click.client != ADA]
     assert world.net() == wanted(world, mixed)
     for one in outcomes[WAREHOUSE, world.sessions].values():
-        assert one.facts["other_tenants_before"] == one.facts["other_tenants_after"]
+        assert facts_of(one)["other_tenants_before"] == facts_of(one)["other_tenants_after"]
     built = outcomes["transformed", world.sessions]
-    counted = sum(int(str(one.facts["rows_of_other_tenants"])) for one in built.values())
+    counted = sum(int(str(facts_of(one)["rows_of_other_tenants"])) for one in built.values())
     assert counted == len(others)
     # For everybody, it is the whole truth again.
     assert not errors(world.run(world.derived))
@@ -103,7 +104,7 @@ def test_a_damaged_row_of_somebody_else_is_left_to_its_own_repair(world: World) 
     others = in_warehouse(world, BOB, EVE)
     assert not errors(world.run([(WAREHOUSE, table.name)], tenants=(str(ADA),)))
     assert in_warehouse(world, BOB, EVE) == others
-    (entry, *_) = world.context().ledger.read(target=str(table), hours=[T0], limit=1)
+    (entry, *_) = Ledger(world.warehouse).read(target=str(table), hours=[T0], limit=1)
     assert entry.note == "only rows of 1"
 
 
@@ -111,9 +112,9 @@ def test_a_dry_run_tells_what_would_change_for_the_tenant_alone(world: World) ->
     before = world.net()
     alone = world.run(world.dry_runs, tenants=(str(ADA),))[DRY_RUN, world.sessions]
     everybody = world.run(world.dry_runs)[DRY_RUN, world.sessions]
-    changed = {at: int(str(one.facts["rows_changed"])) for at, one in alone.items()}
+    changed = {at: int(str(facts_of(one)["rows_changed"])) for at, one in alone.items()}
     assert changed == {hour(n): sum(row[0] == hour(n) for row in in_lake(world, ADA)) for n in range(HOURS)}
-    assert all(int(str(everybody[at].facts["cancels"])) > rows for at, rows in changed.items())
+    assert all(int(str(facts_of(everybody[at])["cancels"])) > rows for at, rows in changed.items())
     assert world.net() == before
 
 

@@ -27,6 +27,7 @@ from backfill_platform.repair import land
 from backfill_platform.repair import write_audit_promote as audit
 from backfill_platform.repair.outcomes import CheckResult, HourOutcome
 from backfill_platform.repair.write_audit_promote import SAMPLES
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.events import Click, hour
 from backfill_platform_tests.world import World
 
@@ -134,7 +135,7 @@ def test_rows_that_fail_a_custom_check_are_set_aside_with_its_name(
 
     monkeypatch.setattr(sift, "observed", repeatedly)
     found = outcomes(world, sessions_with(world, EvenClients))["transformed"]
-    assert {n: (one.facts["rows"], one.facts["quarantined"], one.error[:22]) for n, one in found.items()} == {
+    assert {n: (facts_of(one)["rows"], facts_of(one)["quarantined"], one.error[:22]) for n, one in found.items()} == {
         0: (0, 2, "all 2 rows failed a ch"),
         1: (2, 1, ""),
     }
@@ -158,13 +159,15 @@ def test_a_few_rows_are_shown_of_each_check_that_failed_the_same_in_any_chunking
 @pytest.mark.whole
 def test_what_was_read_is_among_the_facts_of_every_hour(world: World) -> None:
     found = outcomes(world)
-    raw = {n: (one.facts["rows_read"], one.facts["rows"], one.facts["quarantined"]) for n, one in found["raw"].items()}
+    raw = {
+        n: (facts_of(one)["rows_read"], facts_of(one)["rows"], facts_of(one)["quarantined"]) for n, one in found["raw"].items()
+    }
     assert raw == {0: (10, 3, 7), 1: (5, 5, 0)}
-    assert {n: one.facts["duplicates"] for n, one in found["raw"].items()} == {0: 1, 1: 2}
-    built = {n: (one.facts["rows_read"], one.facts["deduplicated"]) for n, one in found["transformed"].items()}
+    assert {n: facts_of(one)["duplicates"] for n, one in found["raw"].items()} == {0: 1, 1: 2}
+    built = {n: (facts_of(one)["rows_read"], facts_of(one)["deduplicated"]) for n, one in found["transformed"].items()}
     assert built == {n: (READ[n], READ[n] - KEPT[n]) for n in (0, 1)}
     assert Counter(int(click.seconds // 3600) for click in set(CLICKS)) == KEPT
-    assert {n: one.facts["rows_read"] for n, one in found["aggregated"].items()} == {0: 2, 1: 3}
+    assert {n: facts_of(one)["rows_read"] for n, one in found["aggregated"].items()} == {0: 2, 1: 3}
     assert named(found["transformed"][1], ROWS_ADD_UP).facts["deduplicated"] == 2
 
 

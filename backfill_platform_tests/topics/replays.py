@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.sender import Progress
 from backfill_platform.domain.hours import HOUR, HourRange
@@ -43,7 +44,7 @@ def do(
         lambda: world.spark,
         world.lake,
         cluster,
-        world.context().ledger,
+        Ledger(world.warehouse),
         lambda: datetime.now(UTC),
         every=asked.pipelines,
         say=lambda text: None,

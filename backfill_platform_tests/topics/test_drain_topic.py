@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.consumer import Message, Outgoing
 from backfill_platform.domain.hours import HOUR
@@ -71,7 +72,7 @@ def test_counts_that_disagree_fail_the_drain(world: World, topics: Cluster, brok
     producer.flush()
     with pytest.raises(CheckFailed, match=r"2026-03-01T11: (\d+) selected, \1 acknowledged"):
         drained(world, topics)
-    entries = world.context().ledger.read(target=f"kafka/{topic}")
+    entries = Ledger(world.warehouse).read(target=f"kafka/{topic}")
     assert {one.hour for one in entries if one.mode == "drain" and one.status == "refused"} == {T0 + HOUR}
 
 

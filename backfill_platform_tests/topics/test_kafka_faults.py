@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.sender import Options, Progress
 from backfill_platform.domain.hours import HOUR
@@ -110,7 +111,7 @@ def test_the_broker_dies_while_hours_land(world: World, mortal: Mortal) -> None:
     assert moment.is_set()
     rows = world.lake.read(raw, ("number", "kafka_partition", "kafka_offset"), "number >= 0").to_pylist()
     assert Counter(row["number"] for row in rows) == Counter(range(COUNT))
-    landed = world.context().ledger.offsets(str(raw), list(world.hours))
+    landed = Ledger(world.warehouse).offsets(str(raw), list(world.hours))
     assert sum(len(span) for spans in landed.values() for span in spans) == COUNT
 
 

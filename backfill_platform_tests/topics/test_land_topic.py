@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.rows import headers_of
@@ -24,8 +25,9 @@ from backfill_platform.detection.survey import survey
 from backfill_platform.domain.gaps import GapKind
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import decode
+from backfill_platform.domain.plan import Landing
 from backfill_platform.errors import CheckFailed, PreconditionError
-from backfill_platform.repair.runner import Landing
+from backfill_platform.reports.facts import facts_of
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines import messages
@@ -92,14 +94,14 @@ def test_offsets_are_in_the_ledger_and_follow_each_other(broker: Broker, over: M
     world = over(topic)
     raw = world.pipeline.raw.table
     world.run([raw.path])
-    landed = world.context().ledger.offsets(str(raw), list(world.hours))
+    landed = Ledger(world.warehouse).offsets(str(raw), list(world.hours))
     ends = {span.partition: 0 for span in landed[T0]}
     for hour in world.hours:
         assert {span.partition: span.start for span in landed[hour]} == ends
         ends = {span.partition: span.end for span in landed[hour]}
         rows = rows_of(world, "ingestion_hour", "kafka_partition")
         assert sum(map(len, landed[hour])) == sum(n for (one, _), n in rows.items() if one == hour)
-    entry = world.context().ledger.read(target=str(raw), hours=[T0])[0]
+    entry = Ledger(world.warehouse).read(target=str(raw), hours=[T0])[0]
     assert decode(entry.offsets) == landed[T0]
 
 
@@ -149,7 +151,7 @@ def test_poison_is_quarantined_with_its_bytes_and_its_place(broker: Broker, over
     world = over(topic, hours=1)
     raw = world.pipeline.raw.table
     found = world.run([raw.path])[raw.path][T0]
-    assert (found.error, found.facts["rows"], found.facts["quarantined"]) == ("", 1, 4)
+    assert (found.error, facts_of(found)["rows"], facts_of(found)["quarantined"]) == ("", 1, 4)
     rejects = quarantine_of(raw)
     kept = [json.loads(row["payload"]) for row in world.lake.read(rejects, ("payload",), "reason != ''").to_pylist()]
     payloads = {one["offset"]: None if "payload" not in one else base64.b64decode(one["payload"]) for one in kept}
@@ -278,7 +280,7 @@ def test_a_compacted_topic_lands_what_it_still_has(broker: Broker, over: Make) -
     assert set(landed.values()) == {1}
     # The newest of each user but the one whose messages went on.
     assert {number for number, _ in landed} >= {58, 59}
-    assert found.facts["rows"] == len(landed) < 60
+    assert facts_of(found)["rows"] == len(landed) < 60
 
 
 def wait_for_compaction(broker: Broker, topic: str, visits: list[Visit]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka import sender as sending
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.replay_selection import Selection
@@ -60,7 +61,7 @@ def test_a_replay_is_the_messages_as_they_were_in_the_order_of_event_time(world:
     assert {one.hour: (one.selected, one.acknowledged, one.margin) for one in counts} == {
         hour: (n, n, 0) for hour, n in by_hour.items()
     }
-    entries = world.context().ledger.read(target=f"kafka/{source.backfill_topic}")
+    entries = Ledger(world.warehouse).read(target=f"kafka/{source.backfill_topic}")
     assert {one.hour: (one.rows_read, one.rows_kept, one.status) for one in entries} == {
         hour: (n, n, "done") for hour, n in by_hour.items()
     }

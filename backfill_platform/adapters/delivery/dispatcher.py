@@ -27,7 +27,7 @@ class Recipient:
 class Patience:
     """For how many seconds a message is tried, and the first pause between two tries; later ones are twice as long each."""
 
-    seconds: float = 30.0
+    seconds: float = 10.0
     pause: float = 0.5
 
 
@@ -134,9 +134,7 @@ def deliver(
     too_late = stop_before_delay(patience.seconds)
 
     def pause(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, ChannelUnavailable) else 0.0
-        return max(asked, patience.pause * 2.0 ** (state.attempt_number - 1))
+        return patience.pause * 2.0 ** (state.attempt_number - 1)
 
     def is_over(state: RetryCallState) -> bool:
         return overtaken() or too_late(state)

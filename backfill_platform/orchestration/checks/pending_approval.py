@@ -6,11 +6,10 @@ from datetime import datetime
 import dagster as dg
 
 from backfill_platform.domain.hours import format_hour, partition_key
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, Action, Step
+from backfill_platform.domain.plan import WAREHOUSE, Branch, CompareHours, PublishHours, RehearseBuild, Step, source_of
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import hour_metadata
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL, HourOutcome
-from backfill_platform.repair.publish import DIFFERENCES
 
 TEXTS = {
     NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. This check blocks nothing.",
@@ -54,25 +53,26 @@ def pending_approvals(
     `known` are the materializations of the step's own asset.
     """
     asset = dg.AssetKey(list(step.asset))
-    if step.action is not Action.DRY_RUN and (step.promote or step.action is Action.PUBLISH):
+    if not isinstance(step, CompareHours | RehearseBuild):
         for outcome in outcomes:
             if not outcome.error:
                 yield evaluation(asset, NO_GAP, outcome.hour, True, "materialized", {"repair": repair}, known)
-    if step.asset[0] not in (DRY_RUN, WAREHOUSE):
+    if not isinstance(step, CompareHours | PublishHours):
         return
-    target = dg.AssetKey([WAREHOUSE, step.node.table.name])
+    table = step.node.table
+    target = dg.AssetKey([WAREHOUSE, table.name])
     if target != asset:
         known = newest_materializations(instance, target, [partition_key(outcome.hour) for outcome in outcomes])
     for outcome in outcomes:
-        differs = any(outcome.facts.get(name) for name in DIFFERENCES)
-        if not outcome.error and (step.action is Action.PUBLISH or not differs):
-            yield evaluation(target, NO_PENDING_APPROVAL, outcome.hour, True, "nothing waits", {"repair": repair}, known)
-        elif differs:
+        if not outcome.error and (isinstance(step, PublishHours) or not outcome.differs):
+            yield evaluation(
+                target, NO_PENDING_APPROVAL, outcome.hour, True, "nothing waits for approval", {"repair": repair}, known
+            )
+        elif outcome.differs:
             why = outcome.error or "a dry run differs from the warehouse"
-            how = f"materialize {target.to_user_string()} of {format_hour(outcome.hour)} to publish it"
-            if step.from_branch:
-                how = f"materialize {step.node.table} and {how.removeprefix('materialize ')}"
-            metadata = hour_metadata(outcome, repair)
+            both = f"{table} and " if source_of(step) is Branch.REPAIR else ""
+            how = f"materialize {both}{target.to_user_string()} of {format_hour(outcome.hour)} to publish it"
+            metadata = hour_metadata(outcome, table, repair)
             yield evaluation(target, NO_PENDING_APPROVAL, outcome.hour, False, f"{why}; {how}", metadata, known)
 
 

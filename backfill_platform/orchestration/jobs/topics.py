@@ -22,7 +22,7 @@ from backfill_platform.domain.pacing import Limits
 from backfill_platform.errors import BackfillError, TransientError
 from backfill_platform.orchestration.checks.delivery_counts import show_counts
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.run_request import RunRequest
 from backfill_platform.pipelines.registry import find_pipeline
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.topics.drain import PERSIST, drain_topic
@@ -89,7 +89,7 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
         connections: dg.ResourceParam[Connections],
     ) -> dg.Output[dict[str, object]]:
         with _as_failures(), closing(connections.warehouse()) as warehouse, closing(connections.cluster()) as cluster:
-            asked = Request.from_tags(context.run.tags)
+            asked = RunRequest.from_tags(context.run.tags).repair
             hours, ledger = HourRange.parse(config.start, config.end), Ledger(warehouse)
             chosen = (pipeline, *(find_pipeline(pipelines, name) for name in config.beside))
             # A run that is launched again after a failure goes on with the messages of the first.
@@ -157,7 +157,7 @@ def drain_job(pipeline: Pipeline) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: DrainConfig, connections: dg.ResourceParam[Connections]
     ) -> dg.Output[dict[str, object]]:
         with _as_failures(), closing(connections.warehouse()) as warehouse, closing(connections.cluster()) as cluster:
-            asked = Request.from_tags(context.run.tags)
+            asked = RunRequest.from_tags(context.run.tags).repair
             report = drain_topic(
                 pipeline,
                 cluster,

@@ -1,8 +1,6 @@
 """The job that undoes a repair, for the launchpad and the command line."""
 
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import NoReturn
+from contextlib import ExitStack, closing
 
 import dagster as dg
 from pydantic import Field
@@ -10,13 +8,14 @@ from pydantic import Field
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
-from backfill_platform.orchestration.assets import open_context
-from backfill_platform.orchestration.notifications import NOTHING, Notices, telling
+from backfill_platform.orchestration.job_services import begin_job
+from backfill_platform.orchestration.notifications import SILENT, Notifier, notifying
 from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_hours
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.run_request import RunRequest
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.undo import Undone, describe, undo
+from backfill_platform.repair.undo import UndoneTable, UndoScope, describe, undo_repair
+from backfill_platform.reports.repair_report import RunSubject
 
 
 class UndoConfig(dg.Config):
@@ -34,8 +33,8 @@ class UndoConfig(dg.Config):
         return HourRange.parse(self.start, self.end) if self.start else None
 
 
-def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition:
-    """A job of one op that takes turns with all repairs of the pipeline."""
+def undo_job(pipeline: Pipeline, notifier: Notifier = SILENT) -> dg.JobDefinition:
+    """A job of one op that waits for all repairs of the pipeline that started before it."""
 
     @dg.op(name=f"{pipeline.name}_undo_op")
     def take_back(
@@ -43,23 +42,27 @@ def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition
     ) -> dict[str, object]:
         try:
             with ExitStack() as stack:
-                notice = stack.enter_context(telling(context, notices, pipeline, None, undoes=config.repair))
-                asked = Request.from_tags(context.run.tags)
-                request = replace(asked, reason=f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else ""))
+                scope = UndoScope(config.repair, config.hours(), config.tenant)
+                asked = RunRequest.from_tags(context.run.tags).repair
+                reason = f"undo of {config.repair}" + (f": {asked.reason}" if asked.reason else "")
+                request = asked.model_copy(update={"reason": reason})
+                subject = RunSubject(pipeline, request=request, undoes=config.repair)
+                told = stack.enter_context(notifying(context, notifier, subject))
                 wait_for_hours(context, pipeline)
-                repair = stack.enter_context(open_context(context, pipeline, connections, _no_spark, request))
-                notice.begin(repair)
+                warehouse = stack.enter_context(closing(connections.warehouse()))
+                job = begin_job(context, pipeline, request)
+                report = told.begin(job)
                 tables = []
-                for undone in undo(repair, config.repair, config.hours(), config.tenant):
+                for undone in undo_repair(job, scope, warehouse):
                     tables.append(undone)
-                    notice.undone(undone)
+                    report.add_undone(undone)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         for undone in tables:
             context.log.info(describe(undone))
         if failed := [undone for undone in tables if undone.failed]:
             raise dg.Failure("; ".join(map(describe, failed)), allow_retries=False)
-        return {"repair": repair.repair_id, "tables": [_plain(undone) for undone in tables]}
+        return {"repair": job.repair_id, "tables": [_plain(undone) for undone in tables]}
 
     @dg.job(
         name=undo_job_name(pipeline.name),
@@ -72,15 +75,12 @@ def undo_job(pipeline: Pipeline, notices: Notices = NOTHING) -> dg.JobDefinition
     return job
 
 
-def _no_spark() -> NoReturn:
-    raise AssertionError("an undo reads patches, not the lake")
-
-
-def _plain(undone: Undone) -> dict[str, object]:
+def _plain(undone: UndoneTable) -> dict[str, object]:
+    found = undone.undoable
     return {
         "table": undone.table,
-        "rows": sum(undone.found.rows.values()),
-        "hours": [hour.isoformat() for hour in sorted(undone.found.rows)],
-        "conflicts": undone.found.conflicts,
-        "shown": [{"hour": conflict.hour.isoformat(), "key": conflict.key} for conflict in undone.found.shown],
+        "rows": sum(found.rows.values()),
+        "hours": [hour.isoformat() for hour in sorted(found.rows)],
+        "conflicts": found.conflicts,
+        "shown": [{"hour": conflict.hour.isoformat(), "key": conflict.key} for conflict in found.shown],
     }

@@ -9,14 +9,18 @@ from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath
 from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline, RawTable
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
+from backfill_platform.reports.facts import facts_of, tables_of
+from backfill_platform.reports.markdown import markdown
 
 _BAR = 12
 _MOST_HOURS = 200
 
 
-def hour_metadata(outcome: HourOutcome, repair_id: str) -> dict[str, dg.MetadataValue]:
-    """The facts of an hour, and its tables as Markdown."""
-    return {**_metadata(outcome.facts, outcome.tables), "repair": dg.MetadataValue.text(repair_id)}
+def hour_metadata(outcome: HourOutcome, table: Table, repair_id: str) -> dict[str, dg.MetadataValue]:
+    """The facts of an hour, and its tables as Markdown. Dagster plots its own name of the row count."""
+    facts = facts_of(outcome)
+    rows = {"dagster/row_count": facts["rows"]} if "rows" in facts else {}
+    return {**_metadata({**rows, **facts}, tables_of(outcome, table)), "repair": dg.MetadataValue.text(repair_id)}
 
 
 def check_metadata(check: CheckResult) -> dict[str, dg.MetadataValue]:
@@ -42,7 +46,10 @@ def facts_metadata(facts: Mapping[str, Fact]) -> dict[str, dg.MetadataValue]:
 def range_overview(outcomes: Sequence[HourOutcome]) -> str:
     """A Markdown table of the hours of a step: the verdict, a bar of the rows, and all numeric facts that are not always 0."""
     ordered = sorted(outcomes, key=lambda outcome: outcome.hour)
-    names = list(dict.fromkeys(name for o in ordered for name, value in o.facts.items() if _is_number(name, value) and value))
+    facts = {outcome.hour: facts_of(outcome) for outcome in ordered}
+    names = list(
+        dict.fromkeys(name for values in facts.values() for name, value in values.items() if _is_number(value) and value)
+    )
     most = max((_rows(outcome) for outcome in ordered), default=0)
     rows = [
         (
@@ -50,7 +57,7 @@ def range_overview(outcomes: Sequence[HourOutcome]) -> str:
             format_hour(outcome.hour).replace("-", "\N{NON-BREAKING HYPHEN}"),
             outcome.error or "ok",
             "█" * round(_BAR * _rows(outcome) / most) if most else "",
-            *(outcome.facts.get(name, "") for name in names),
+            *(facts[outcome.hour].get(name, "") for name in names),
         )
         for outcome in ordered[:_MOST_HOURS]
     ]
@@ -58,12 +65,6 @@ def range_overview(outcomes: Sequence[HourOutcome]) -> str:
     text = markdown(Rows("hours", headers, tuple(rows)))
     hidden = len(ordered) - len(rows)
     return text + (f"\n\n{hidden} more hours are not shown; each has its own page." if hidden else "")
-
-
-def markdown(table: Rows) -> str:
-    """A Markdown table; cells cannot break out of it."""
-    lines = [table.columns, tuple("---" for _ in table.columns), *table.rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
 def column_schema(table: Table) -> dg.TableSchema:
@@ -104,14 +105,11 @@ def _metadata(facts: Mapping[str, Fact], tables: Sequence[Rows]) -> dict[str, dg
     return {**facts_metadata(facts), **{rows.title: dg.MetadataValue.md(markdown(rows)) for rows in tables}}
 
 
-def _cell(value: Fact) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
-def _is_number(name: str, value: Fact) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("dagster/")
+def _is_number(value: Fact) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rows(outcome: HourOutcome) -> int:
-    rows = outcome.facts.get("rows", 0)
-    return rows if isinstance(rows, int) else 0
+    if outcome.lake is not None:
+        return outcome.lake.rows
+    return outcome.target.result.desired.rows if outcome.target is not None else 0

@@ -6,29 +6,41 @@ hour and refuses the next (a unique index of its storage).
 """
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from backfill_platform.adapters.connections import Connections
+from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.detection.remediation import wanted_hours
 from backfill_platform.detection.survey import survey
+from backfill_platform.domain import request as domain_request
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.gap_policy import GapPolicy, OnGap, RepairRequest, Seen, assets_for, decide, gap_of, unseen
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange, format_hour
+from backfill_platform.domain.plan import make_plan
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
-from backfill_platform.orchestration.notifications import NOTHING, Notices, tell_of_gaps
+from backfill_platform.orchestration.notifications import SILENT, Notifier, tell_of_gaps
 from backfill_platform.orchestration.partitions import range_tags
-from backfill_platform.orchestration.run_request import Request
+from backfill_platform.orchestration.run_request import RunRequest, plan_config
 from backfill_platform.orchestration.sensors.hours_in_work import hours_in_work
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.planning.scope import with_margins
 
 _SHOWN = 5
 
+DOES = {
+    OnGap.REPORT: "only reports them",
+    OnGap.DRY_RUN: "builds the hours of the lake again and shows what would change in the warehouse",
+    OnGap.PUBLISH: "repairs them within the change limits of the pipeline",
+}
 
-def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NOTHING) -> dg.SensorDefinition:
+
+def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notifier: Notifier = SILENT) -> dg.SensorDefinition:
     """The sensor `<pipeline>_gaps`; it runs by itself where the pipeline declares `on_gaps`, else when switched on."""
     policy = pipeline.on_gaps or GapPolicy()
     running = dg.DefaultSensorStatus.RUNNING if pipeline.on_gaps else dg.DefaultSensorStatus.STOPPED
@@ -38,7 +50,7 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NO
         jobs=[repair, look],
         minimum_interval_seconds=int(policy.every.total_seconds()),
         default_status=running,
-        description=f"Finds damaged hours of {pipeline.name} from data; it may {policy.action} by itself.",
+        description=f"Finds damaged hours of {pipeline.name} from data. Without asking, it {DOES[policy.action]}.",
     )
     def watch_gaps(
         context: dg.SensorEvaluationContext, connections: dg.ResourceParam[Connections]
@@ -60,8 +72,9 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NO
         wanted = {} if reports else assets_for(policy, wanted_hours(pipeline, lake, new, now))
         decision = decide(gaps, wanted, seen, busy, policy)
         if reports:  # of what it asks for, the runs tell
-            tell_of_gaps(context.log, notices, pipeline, new, lambda: wanted_hours(pipeline, lake, new, now))
-        requests = [_run(one, decision.seen, seen.number, repair, pipeline, policy) for one in decision.requests]
+            tell_of_gaps(context.log, notifier, pipeline, new, lambda: wanted_hours(pipeline, lake, new, now))
+        keys = (decision.seen.asked, seen.number)
+        requests = [_run(request, keys, repair, pipeline, lake, now) for request in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
             # First: repairs of the same tick wait for it (`turns`), so that what they mend has been shown.
             requests.insert(0, _show(HourRange.covering(changed), decision.seen, look))
@@ -74,15 +87,23 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notices: Notices = NO
     return watch_gaps
 
 
-def _run(one: RepairRequest, seen: Seen, number: int, job: Job, pipeline: Pipeline, policy: GapPolicy) -> dg.RunRequest:
-    reason = f"{len(one.gaps)} gap{'s' * (len(one.gaps) != 1)} found by {pipeline.name}_gaps"
-    change_limits = None if policy.change_limits is None else dict(policy.change_limits)
-    request = Request(reason=reason, requester=f"{pipeline.name}_gaps", change_limits=change_limits)
+def _run(
+    request: RepairRequest, keys: tuple[Mapping[str, str], int], job: Job, pipeline: Pipeline, lake: Lake, now: datetime
+) -> dg.RunRequest:
+    """A range run with its plan. `keys` are the evidence of the gaps and the number of the request, which name it."""
+    asked_for, number = keys
+    policy = pipeline.on_gaps or GapPolicy()
+    reason = f"{len(request.gaps)} gap{'s' * (len(request.gaps) != 1)} found by {pipeline.name}_gaps"
+    limits = ChangeLimits.parse(policy.change_limits or {})
+    wanted = RunRequest(domain_request.RepairRequest(reason=reason, requester=f"{pipeline.name}_gaps", change_limits=limits))
+    plan = make_plan(pipeline.name, pipeline.nodes, request.hours, request.assets)
+    (plan,) = with_margins((plan,), pipeline, lake, now)
     return dg.RunRequest(
-        run_key=f"{one.key(seen.asked)}#{number}",
+        run_key=f"{request.key(asked_for)}#{number}",
         job_name=job.name,
-        tags={**range_tags(one.hours), **request.to_tags()},
-        asset_selection=[dg.AssetKey(list(asset)) for asset in one.assets],
+        tags={**range_tags(request.hours), **wanted.to_tags()},
+        run_config=plan_config(pipeline, plan),
+        asset_selection=[dg.AssetKey(list(asset)) for asset in request.assets],
     )
 
 

@@ -133,9 +133,7 @@ def test_healthy_hours_of_a_rewritten_repair_are_not_rewritten(warehouse: Wareho
     assert outside(warehouse, table, [TEN, ELEVEN, TWELVE, LATE]) == far
 
 
-def test_another_inconsistent_hour_of_the_partition_is_left_alone(
-    warehouse: Warehouse, declared: MakeTable
-) -> None:
+def test_another_inconsistent_hour_of_the_partition_is_left_alone(warehouse: Warehouse, declared: MakeTable) -> None:
     table = declared()
     create_target(warehouse, table)
     warehouse.command(f"SYSTEM STOP MERGES {target_name(table)}", doing="preparing")

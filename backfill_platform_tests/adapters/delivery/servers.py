@@ -34,8 +34,16 @@ class Hook:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the requests that were answered well or not."""
-        return [body["text"] for _, _, body in self.requests]
+        """Subject and text of the requests, whether they were answered well or not."""
+        return [f"{body['title']}\n{body['message']}" for _, _, body in self.requests]
+
+    def address(self, path: str = "") -> str:
+        """The hook as Apprise writes it."""
+        return self.url.replace("http://", "json://") + path
+
+    def texts_at(self, path: str) -> list[str]:
+        """Those of a path."""
+        return [f"{body['title']}\n{body['message']}" for at, _, body in self.requests if at.startswith(path)]
 
 
 @contextmanager

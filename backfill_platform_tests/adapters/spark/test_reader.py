@@ -213,7 +213,7 @@ def test_nothing_is_read_beyond_what_has_landed(spark: "SparkSession", tmp_path:
     files = Files(spark, tmp_path / "events", [Click(1, 0), Click(1, 3599)])
     window = Window(lookback=GAP, lookahead=UntilClosed(key="client", gap=GAP))
     result = read(spark, files, HourRange(hour(0), hour(1)), window, hour(1))
-    assert (result.closure.still_open, result.closure.limit) == (1, "horizon")
+    assert (result.closure.still_open, result.closure.limit) == (1, "end of the landed hours")
     assert read(spark, files, HourRange(hour(3), hour(4)), window, hour(1)).rows.count() == 0
 
 

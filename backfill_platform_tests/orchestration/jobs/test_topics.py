@@ -10,9 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.definitions import build_definitions
-from backfill_platform.detection.validation import Verdict, check
+from backfill_platform.detection.validation import Verdict, check_pipeline
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour, partition_key
 from backfill_platform.orchestration.assets import asset_specs
 from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
@@ -121,7 +122,7 @@ def test_a_replay_and_its_drain_are_counted_by_a_check_of_the_raw_hours(world: W
 
     assert drain(world, instance).success
     assert verdicts(world, instance) == dict.fromkeys(KEYS, True)
-    found = [one for one in check(world.context(), hours) if one.check == DELIVERY_COUNTS]
+    found = [one for one in check_pipeline(world.job(), world.services, hours) if one.check == DELIVERY_COUNTS]
     assert [one.count(Verdict.PASSED) for one in found] == [2]
     assert "10 selected, 10 acknowledged, 10 persisted" in found[0].hours[T0 + HOUR][1]
 
@@ -137,7 +138,7 @@ def test_a_replay_and_its_drain_are_counted_by_a_check_of_the_raw_hours(world: W
     wrong = drain(world, instance)
     assert "10 selected, 10 acknowledged, 11 persisted" in failure(wrong)
     assert verdicts(world, instance) == {KEYS[0]: True, KEYS[1]: False}
-    (judged,) = [one for one in check(world.context(), hours) if one.check == DELIVERY_COUNTS]
+    (judged,) = [one for one in check_pipeline(world.job(), world.services, hours) if one.check == DELIVERY_COUNTS]
     assert (judged.count(Verdict.PASSED), judged.count(Verdict.FAILED)) == (1, 1)
 
     # The check by itself says the same.
@@ -182,7 +183,7 @@ def test_a_launch_without_a_name_is_that_of_its_run(world: World, instance: dg.D
     world.run([world.pipeline.raw.table.path])
     result = resend(world, instance, max_misalignment_minutes=1)
     assert result.output_for_node(f"{world.pipeline.name}_replay_op")["replay"] == f"replay-{result.run_id}"
-    (entry, *_) = world.context().ledger.read(target=f"kafka/{world.pipeline.backfill_topic}", modes=["replay"])
+    (entry, *_) = Ledger(world.warehouse).read(target=f"kafka/{world.pipeline.backfill_topic}", modes=["replay"])
     assert entry.repair_id == f"replay-{result.run_id}"
     assert replace(entry, finished_at=datetime.now(UTC)).rows_kept in (10, 60)
 

@@ -12,17 +12,17 @@ import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.delivery.channel import AppriseChannel
 from backfill_platform.adapters.delivery.dispatcher import Patience, Recipient
-from backfill_platform.adapters.delivery.webhook import Webhook
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.gap_policy import GapPolicy, OnGap
 from backfill_platform.domain.hours import HourRange, partition_key
-from backfill_platform.domain.notification import Kind
+from backfill_platform.domain.notification import NotificationKind
 from backfill_platform.notifications.recipients import Audience
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.notifications import NOTHING, Notices
+from backfill_platform.orchestration.notifications import SILENT, Notifier
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
 from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.settings import Settings
@@ -63,7 +63,7 @@ class Watched:
     instance: dg.DagsterInstance
     spark: "SparkSession"
     cursor: str | None = None
-    notices: Notices = NOTHING
+    notifier: Notifier = SILENT
 
     def definitions(self, policy: GapPolicy | None) -> dg.Definitions:
         pipeline = replace(self.world.pipeline, on_gaps=policy)
@@ -75,7 +75,7 @@ class Watched:
             assets=[assets],
             asset_checks=[checks],
             jobs=[repair, look],
-            sensors=[gap_sensor(pipeline, repair, look, self.notices)],
+            sensors=[gap_sensor(pipeline, repair, look, self.notifier)],
             resources={"spark": SparkHolder(self.spark), "connections": Opened(self.world), "listener": lambda event: None},
             executor=dg.in_process_executor,
         )
@@ -246,8 +246,8 @@ def test_a_policy_of_reports_asks_for_nothing_and_shows_what_is_wrong(watched: W
 def hook(watched: Watched) -> Iterator[Hook]:
     """Where a recipient of the world is told by webhook."""
     with hook_server() as hook:
-        recipient = Recipient("web-team", (Webhook(hook.url),), frozenset({Kind.WAITING}))
-        watched.notices = Notices(Audience((recipient,), patience=Patience(2, 0.05)), lambda: "https://dagster.example")
+        recipient = Recipient("web-team", (AppriseChannel(hook.address()),), frozenset({NotificationKind.WAITING}))
+        watched.notifier = Notifier(Audience((recipient,), patience=Patience(2, 0.05)), lambda: "https://dagster.example")
         yield hook
 
 
@@ -260,7 +260,7 @@ def test_recipients_hear_of_reported_gaps_once_for_their_evidence_and_what_to_ru
     watched.tick(GapPolicy())
     (told,) = hook.texts
     subject, _, text = told.partition("\n")
-    assert subject == "*[backfill] clickstream: 3 hours damaged, and the repair waits for you*"
+    assert subject == "[backfill] clickstream: 3 hours damaged, and the repair waits for you"
     assert f"warehouse/{world.sessions} drifted: 1998-04-30 23:00 to 1998-05-01 01:00, 1998-05-01 02:00 to 03:00 UTC" in text
     assert "rows that differ from the" in text
     assert "Tenants whose rows differ: " in text
@@ -269,7 +269,7 @@ def test_recipients_hear_of_reported_gaps_once_for_their_evidence_and_what_to_ru
     assert len(hook.texts) == 1
     world.damage(world.hourly, "DELETE", hour(0))
     watched.tick(GapPolicy())
-    assert "*[backfill] clickstream: 1 hour damaged" in hook.texts[1]
+    assert "[backfill] clickstream: 1 hour damaged" in hook.texts[1]
     for start, end in re.findall(r"backfill run clickstream --from (\S+) --to (\S+) --reason", "".join(hook.texts)):
         world.run(world.everything, HourRange.parse(start, end))
     assert watched.gaps == []

@@ -62,6 +62,7 @@ from backfill_platform.errors import (
 _TAKEN_OVER = "(when the staging table is gone, a newer attempt has taken over)"
 
 Refuse = Callable[[Prepared], Mapping[datetime, BackfillError]]
+Announce = Callable[[Collection[HourPublish]], None]
 
 
 def no_objection(prepared: Prepared) -> Mapping[datetime, BackfillError]:
@@ -69,9 +70,20 @@ def no_objection(prepared: Prepared) -> Mapping[datetime, BackfillError]:
     return {}
 
 
-def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnStep = no_step) -> tuple[HourPublish, ...]:
+def no_announcement(results: Collection[HourPublish]) -> None:
+    """The default of `before_inserts`: nobody has to know."""
+
+
+def publish(
+    prepared: Prepared,
+    *,
+    refuse: Refuse = no_objection,
+    before_inserts: Announce = no_announcement,
+    on_step: OnStep = no_step,
+) -> tuple[HourPublish, ...]:
     """Publish the proven hours but those that `refuse` objects to (change limits), and verify them; a result for each hour.
 
+    `before_inserts` is called with the hours just before the first INSERT, where the target is published by several.
     Hours that somebody else has written since `prepare` are compared anew, a few times. They are refused with ConcurrentWriter
     when the repair would now undo what was written. Raises WarehouseUnavailable when the answer to the publish is lost: it
     may have happened, and a new attempt finds out; LeaseLost when this attempt slept too long.
@@ -101,7 +113,7 @@ def publish(prepared: Prepared, *, refuse: Refuse = no_objection, on_step: OnSte
                 continue
         late = _last_look(staging, results, on_step)
         if not late:
-            return tuple(_publish_and_verify(staging, results, on_step).values())
+            return tuple(_publish_and_verify(staging, results, before_inserts, on_step).values())
         prepared = _look_again(replace(prepared, hours=results), late, on_step)
     forget_patch(staging)
     results = {h: refused(r, raced(staging.table, h)) if r.status is Status.PROVEN else r for h, r in prepared.hours.items()}
@@ -172,7 +184,7 @@ def _new_rows(staging: Staging, hours: Collection[datetime]) -> dict[datetime, i
 
 
 def _publish_and_verify(
-    staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep
+    staging: Staging, results: Mapping[datetime, HourPublish], before_inserts: Announce, on_step: OnStep
 ) -> dict[datetime, HourPublish]:
     hours = to_publish(results)
     if staging.target.mode is Mode.ATTACH:
@@ -184,6 +196,7 @@ def _publish_and_verify(
         confirm_patch(staging)
         on_step("attached")
     else:
+        before_inserts([results[hour] for hour in hours])
         for statement, token in _inserts(staging):
             _insert(staging, statement, token)
             confirm_patch(staging)

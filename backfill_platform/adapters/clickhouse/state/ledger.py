@@ -69,11 +69,15 @@ _CREATE_REPAIRS = f"""
 CREATE TABLE IF NOT EXISTS {_REPAIRS} (
     repair_id String, pipeline LowCardinality(String), first_hour DateTime64(6, 'UTC'), end_hour DateTime64(6, 'UTC'),
     assets Array(String) COMMENT 'In the order of the plan', reason String, requester String,
-    change_limits String COMMENT 'What it was allowed to change', code_version String, started_at DateTime64(6, 'UTC')
+    change_limits String COMMENT 'What it was allowed to change', plan String COMMENT 'Its steps, as JSON',
+    code_version String, started_at DateTime64(6, 'UTC')
 ) ENGINE = MergeTree ORDER BY (pipeline, started_at)
 """
 # One that an earlier version has made.
-_RENAME_REPAIRS = f"ALTER TABLE {_REPAIRS} RENAME COLUMN IF EXISTS contract TO change_limits"
+_EXTEND_REPAIRS = (
+    f"ALTER TABLE {_REPAIRS} RENAME COLUMN IF EXISTS contract TO change_limits",
+    f"ALTER TABLE {_REPAIRS} ADD COLUMN IF NOT EXISTS plan String AFTER change_limits",
+)
 _ALL = 1_000_000
 PUBLISHING = "publishing"  # the status of an hour between the first insert and the proof, where views read the target
 
@@ -126,6 +130,7 @@ class Repair:
     reason: str
     requester: str
     change_limits: str
+    plan: str
     code_version: str
     started_at: datetime
 
@@ -139,7 +144,7 @@ class Ledger:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the ledger")
-        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS, _RENAME_REPAIRS):
+        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS, *_EXTEND_REPAIRS):
             warehouse.command(statement, doing="creating the ledger")
 
     def begin(self, repair: Repair) -> None:

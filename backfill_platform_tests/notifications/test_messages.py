@@ -1,43 +1,61 @@
 """What people read of a repair, from hand-made outcomes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from backfill_platform.adapters.clickhouse.publishing.diff import ColumnChange, HourDiff
+from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Status
+from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.notification import NotificationKind
+from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import AssetPath
+from backfill_platform.domain.request import RepairRequest
 from backfill_platform.examples import clickstream
-from backfill_platform.notifications.summary import Asked, ended, started
-from backfill_platform.repair.outcomes import CheckResult, HourOutcome, Rows
+from backfill_platform.notifications.messages import run_ended, run_started
+from backfill_platform.repair.outcomes import CheckResult, HourOutcome, TargetHour
+from backfill_platform.reports.repair_report import RepairReport, RunSubject
 
 FIRST = datetime(1998, 4, 30, 22, tzinfo=UTC)
 SESSIONS: AssetPath = ("warehouse", "sessions")
 HOURLY: AssetPath = ("warehouse", "site_hourly")
 OWNED = replace(clickstream.pipeline, owners=("team:web",))
-REPAIR = Asked(
+REQUEST = RepairRequest(reason="a broker was down", requester="ada")
+REPAIR = RunSubject(
     OWNED,
     HourRange(FIRST, FIRST + 24 * HOUR),
     (("transformed", "sessions"), SESSIONS, HOURLY),
     repair_id="r7",
-    reason="a broker was down",
-    requester="ada",
+    request=REQUEST,
     run_url="http://ui/runs/1",
 )
 
 
-def done(asset: AssetPath, number: int, cancels: int = 0, states: int = 0, untouched: int = 0, *tables: Rows) -> HourOutcome:
-    facts = {"cancels": cancels, "states": states, "untouched": untouched}
-    return HourOutcome(asset, FIRST + number * HOUR, facts=facts, tables=tables)
+def ended(subject: RunSubject, outcomes: Sequence[HourOutcome], *, error: str = "", conflicts: int = 0) -> Notification:
+    report = RepairReport(subject, error=error, conflicts=conflicts)
+    for outcome in outcomes:
+        report.add(outcome)
+    return run_ended(report)
 
 
-def bad(number: int, error: str = "failed a check", asset: AssetPath = SESSIONS, *, asks: bool = False) -> HourOutcome:
-    return HourOutcome(asset, FIRST + number * HOUR, error, asks=asks)
+def done(
+    asset: AssetPath, number: int, cancels: int = 0, states: int = 0, untouched: int = 0, columns: Sequence[ColumnChange] = ()
+) -> HourOutcome:
+    hour = FIRST + number * HOUR
+    before = Fingerprint(cancels + untouched)
+    result = HourPublish(hour, Status.PUBLISHED, before, Fingerprint(states + untouched), cancels=cancels, states=states)
+    diff = HourDiff(hour, untouched, changed=cancels, columns=tuple(columns))
+    return HourOutcome(asset, hour, target=TargetHour(result, diff))
+
+
+def bad(number: int, error: str = "failed a check", asset: AssetPath = SESSIONS, *, refused: bool = False) -> HourOutcome:
+    return HourOutcome(asset, FIRST + number * HOUR, error, refused=refused)
 
 
 def test_the_start_says_why_which_hours_and_whose_tables() -> None:
-    message = started(replace(REPAIR, tenants=("17505", "9")))
+    message = run_started(RepairReport(replace(REPAIR, request=REQUEST.model_copy(update={"tenants": ("17505", "9")}))))
     assert message.kinds == (NotificationKind.STARTED,)
     assert message.subject == "[backfill] clickstream: repair started"
     assert message.text.splitlines() == [
@@ -53,7 +71,7 @@ def test_the_start_says_why_which_hours_and_whose_tables() -> None:
 
 
 def test_the_end_says_what_changed_and_how_to_take_it_back() -> None:
-    columns = Rows("changed columns", ("column", "rows"), (("bytes", 2), ("requests", 1)))
+    columns = [ColumnChange("bytes", 2), ColumnChange("requests", 1)]
     outcomes = [
         HourOutcome(("transformed", "sessions"), FIRST),
         done(SESSIONS, 0, 1000, 1500, 10, columns),
@@ -70,7 +88,7 @@ def test_the_end_says_what_changed_and_how_to_take_it_back() -> None:
         "- warehouse/sessions: 2 hours changed (1998-04-30 22:00 to 23:00, 1998-05-01 00:00 to 01:00 UTC, 2 hours): "
         "1,001 rows cancelled, 1,502 inserted, 33 untouched",
         "  columns that differ: bytes in 4 rows, requests in 2 rows",
-        "- warehouse/site_hourly: nothing to change in 1 hour, 1 rows untouched",
+        "- warehouse/site_hourly: nothing to change in 1 hour, 1 row untouched",
         "Who is affected: readers of transformed.sessions in ClickHouse",
         "Owners: team:web",
         "Look: backfill ledger clickstream --from 1998-04-30T22 --to 1998-05-01T22",
@@ -78,7 +96,6 @@ def test_the_end_says_what_changed_and_how_to_take_it_back() -> None:
         "Repair: r7",
         "Run: http://ui/runs/1",
     ]
-    assert message.facts["tables"][1]["changed_hours"] == ["1998-04-30T22", "1998-05-01T00"]
 
 
 def test_tables_that_are_computed_from_what_changed_are_named_when_they_are_left_out() -> None:
@@ -100,7 +117,6 @@ def test_hours_that_failed_come_first_with_their_error_and_long_lists_say_what_t
     assert "error 5" not in message.text
     assert "run the same again" in message.text
     assert max(map(len, lines)) < 500
-    assert len(message.facts["failed"]) == 8
 
 
 def test_an_hour_of_two_tables_is_one_hour() -> None:
@@ -108,12 +124,12 @@ def test_an_hour_of_two_tables_is_one_hour() -> None:
 
 
 def test_refused_hours_wait_for_a_person_and_failed_ones_are_more_serious() -> None:
-    message = ended(REPAIR, [bad(0, "beyond the change limits: 3 of 4", asks=True), done(SESSIONS, 1, 1, 1)])
+    message = ended(REPAIR, [bad(0, "beyond the change limits: 3 of 4", refused=True), done(SESSIONS, 1, 1, 1)])
     assert message.kinds == (NotificationKind.WAITING,)
     assert message.subject.endswith("repair waits for you: 1 hour refused")
     assert "- warehouse/sessions 1998-04-30T22: beyond the change limits: 3 of 4" in message.text
     assert "Take it back: backfill undo clickstream r7" in message.text
-    both = ended(REPAIR, [bad(0, asks=True), bad(1)])
+    both = ended(REPAIR, [bad(0, refused=True), bad(1)])
     assert both.kinds == (NotificationKind.FAILED, NotificationKind.WAITING)
     assert both.subject.endswith("repair failed for 1 hour")
 
@@ -142,14 +158,16 @@ def test_hours_that_are_not_yet_due_need_nobody() -> None:
 
 
 def test_views_that_are_wrong_now_wait_for_a_person() -> None:
-    outcome = replace(done(SESSIONS, 0, 1, 1), facts={"cancels": 1, "states": 1, "views_to_rebuild": "reports.daily"})
+    changed = done(SESSIONS, 0, 1, 1)
+    assert changed.target is not None
+    outcome = replace(changed, target=replace(changed.target, views_to_rebuild="reports.daily"))
     message = ended(REPAIR, [outcome])
     assert message.kinds == (NotificationKind.WAITING,)
     assert "Views to rebuild for warehouse/sessions 1998-04-30T22: reports.daily" in message.text
 
 
 def test_an_undo_says_what_it_takes_back_and_what_it_left_alone() -> None:
-    asked = Asked(OWNED, undoes="r7", repair_id="r8", requester="ada", reason="undo of r7")
+    asked = RunSubject(OWNED, undoes="r7", repair_id="r8", request=RepairRequest(requester="ada", reason="undo of r7"))
     message = ended(asked, [done(SESSIONS, 0, 2, 1)], conflicts=3)
     assert message.kinds == (NotificationKind.WAITING,)
     assert message.text.startswith(
@@ -160,8 +178,8 @@ def test_an_undo_says_what_it_takes_back_and_what_it_left_alone() -> None:
     assert ended(asked, [done(SESSIONS, 0, 2, 1)]).kinds == (NotificationKind.FINISHED,)
 
 
-@pytest.mark.parametrize("known", [REPAIR, Asked(OWNED)])
-def test_a_run_that_fails_as_a_whole_says_with_what(known: Asked) -> None:
+@pytest.mark.parametrize("known", [REPAIR, RunSubject(OWNED)])
+def test_a_run_that_fails_as_a_whole_says_with_what(known: RunSubject) -> None:
     message = ended(known, [], error="no embedded warehouse is running:\nstart it with `backfill up`")
     assert message.kinds == (NotificationKind.FAILED,)
     assert message.subject == "[backfill] clickstream: repair failed"

@@ -1,0 +1,56 @@
+"""The runner's view of the lake: hours of tables on `main` and on the branch that is named after the repair."""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+
+from backfill_platform.adapters.iceberg.lake import MAIN, Lake, quarantine_of
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.plan import Branch
+from backfill_platform.domain.tables import Table
+from backfill_platform.repair.ports import LakeContents
+
+
+class IcebergLake:
+    """Tables of a lake with their quarantines. `live_repairs` names the other repairs that may be under way."""
+
+    def __init__(self, lake: Lake, repair_id: str, live_repairs: Callable[[], Collection[str]] = tuple) -> None:
+        self._lake = lake
+        self._repair_id = repair_id
+        self._live_repairs = live_repairs
+
+    def prepare(self, tables: Iterable[Table]) -> None:
+        """Create what is missing, and discard the branches of repairs that died."""
+        for table in tables:
+            for stored in (table, quarantine_of(table)):
+                self._lake.ensure(stored)
+                self._lake.sweep(stored, self._live_repairs)
+
+    def contents(self, table: Table, hours: Collection[datetime], branch: Branch = Branch.MAIN) -> LakeContents:
+        """What the branch has of the hours; `built` are those of `main`."""
+        if not hours:
+            return LakeContents()
+        name = self.branch_name(branch)
+        files = self._lake.files(table, hours, branch=name)
+        missing = self._lake.gone(files)
+        rejects = self._lake.rows_by_hour(quarantine_of(table), HourRange.covering(hours), branch=name)
+        return LakeContents(
+            tuple(files),
+            frozenset(self._lake.built_hours(table).intersection(hours)),
+            frozenset(file.hour for file in files if file.uri in missing),
+            {hour: rejects.get(hour, 0) for hour in hours},
+            self._lake.snapshot(table, branch=name),
+        )
+
+    def promote(self, table: Table, hours: Collection[datetime]) -> None:
+        """Commit the hours of the repair's branch to `main`: the rejects first, so that a crash between loses nothing."""
+        self._lake.promote(quarantine_of(table), self._repair_id, hours)
+        self._lake.promote(table, self._repair_id, hours)
+
+    def discard(self, table: Table) -> None:
+        """Forget the repair's branch and delete its files."""
+        for stored in (table, quarantine_of(table)):
+            self._lake.discard(stored, self._repair_id, self._repair_id)
+
+    def branch_name(self, branch: Branch) -> str:
+        """The branch's name in Iceberg."""
+        return MAIN if branch is Branch.MAIN else self._repair_id

@@ -1,0 +1,73 @@
+"""What lands and builds hours by Spark, onto the branch of the repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
+from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.kafka.cluster import OpenCluster
+from backfill_platform.adapters.kafka.topic import KafkaTopic
+from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.offsets import Spans
+from backfill_platform.domain.plan import BuildStep, LandStep
+from backfill_platform.domain.windows import ContiguousRun
+from backfill_platform.repair.build import build
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.repair.land import Source, land
+from backfill_platform.repair.ports import BuiltHours
+from backfill_platform.repair.write_audit_promote import HourAudit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkBuilder:
+    """Spark and the source are opened when a step first needs them.
+
+    With `replayed`, a topic's replays are read instead of it.
+    """
+
+    def __init__(
+        self,
+        job: RepairJob,
+        lake: Lake,
+        spark: Callable[[], SparkSession],
+        kafka: OpenCluster,
+        ledger: Callable[[], Ledger],
+        *,
+        replayed: bool = False,
+    ) -> None:
+        self._job, self._lake, self._spark = job, lake, spark
+        self._kafka, self._ledger, self._replayed = kafka, ledger, replayed
+
+    def absent(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        """The raw hours that cannot be landed now, each with the reason."""
+        return self._source.absent(hours)
+
+    def land(self, step: LandStep, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
+        """Land the hours from the source."""
+        return land(self._spark(), self._lake, self._job.pipeline, self._source, hours, self._job.repair_id)
+
+    def offsets(self, hour: datetime) -> Spans:
+        """The offsets of a topic that a raw hour is made of; none for files."""
+        return self._source.spans(hour)
+
+    def build(self, step: BuildStep, runs: Collection[ContiguousRun]) -> BuiltHours:
+        """Compute the hours of the runs."""
+        return build(self._spark(), self._lake, self._job, step, tuple(runs))
+
+    @cached_property
+    def _source(self) -> Source:
+        declared = self._job.pipeline.source
+        if not isinstance(declared, KafkaTopic):
+            return declared
+        return declared.open(self._kafka, self._job.clock, self._landed_to, backfill=self._replayed)
+
+    def _landed_to(self, end: datetime) -> dict[int, int]:
+        """The offsets that the hour before `end` was landed up to, by partition."""
+        landed = self._ledger().offsets(str(self._job.pipeline.raw.table), [end - HOUR])
+        return {span.partition: span.end for spans in landed.values() for span in spans}
