@@ -122,18 +122,17 @@ def _settings() -> str:
 
 
 def _recipients() -> str:
-    from backfill_platform.settings import EmailSettings, RecipientSettings
+    from backfill_platform.settings import RecipientSettings
 
-    columns = ("field", "type", "default", "what it says")
-    whole = _table(columns, _fields(RecipientSettings))
-    return f"Each recipient:\n\n{whole}\n\nIts `email`:\n\n{_table(columns, _fields(EmailSettings))}"
+    return _table(("field", "type", "default", "what it says"), _fields(RecipientSettings))
 
 
 def _tags() -> str:
     """Tags that the launchpad has as fields, too; the others are described on the page itself."""
-    from backfill_platform.orchestration.run_request import RepairConfig
+    from backfill_platform.orchestration.run_request import TAGS, RepairConfig
 
-    rows = [(f"`backfill/{name}`", field.description or "") for name, field in RepairConfig.model_fields.items()]
+    fields = {name: field for name, field in RepairConfig.model_fields.items() if f"backfill/{name}" in TAGS}
+    rows = [(f"`backfill/{name}`", field.description or "") for name, field in fields.items()]
     return _table(("run tag", "what it says"), rows)
 
 
