@@ -15,7 +15,7 @@ from backfill_platform.orchestration import process_identity, run_request
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL
 from backfill_platform.repair.publish import DRY_RUN_CHECKS, PUBLISH_CHECKS
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
-from backfill_platform_tests.docs.blocks import DOCS, PAGES, ROOT
+from backfill_platform_tests.docs.blocks import DOCS, PAGES, ROOT, blocks_of
 
 CHECKS = {*AUDIT_CHECKS, *DRY_RUN_CHECKS, *PUBLISH_CHECKS, NO_GAP, NO_PENDING_APPROVAL, DELIVERY_COUNTS}
 ERRORS = [name for name, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.BackfillError)]
@@ -41,6 +41,18 @@ def test_the_readme_is_short() -> None:
 def test_links_between_files_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def test_python_files_that_pages_name_are_there() -> None:
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for top in ("backfill_platform", "backfill_platform_tests", "benchmarks", "docs")
+        for path in (ROOT / top).rglob("*.py")
+    }
+    written = {block.title for page in PAGES for block in blocks_of(page)}  # by the reader of a page
+    named = {(page, name) for page in PAGES for name in re.findall(r"`([\w/]+\.py)`", page.read_text())}
+    absent = [(page.name, name) for page, name in named if not any(one == name or one.endswith(f"/{name}") for one in there)]
+    assert [one for one in absent if one[1] not in written] == []
 
 
 @pytest.mark.parametrize("name", [*ERRORS, *sorted(CHECKS)])
