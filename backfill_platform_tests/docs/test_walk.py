@@ -16,7 +16,8 @@ import pytest
 
 from backfill_platform_tests.docs.blocks import DOCS, ROOT, WALK, Block, all_blocks, blocks_of
 
-pytestmark = pytest.mark.whole
+# A minute for each page on a quiet machine is three on a busy one.
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800, func_only=True)]
 
 _LEFT_OUT = "..."
 _MASKS = (
