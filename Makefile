@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install hooks demo up test test-slow test-connect coverage lint format bench bench-quick lock clean
+.PHONY: help install hooks demo up test test-slow test-connect coverage lint format docs docs-serve bench bench-quick lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)  ## build the documentation site into ./site, strictly: a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(READY)  ## show the documentation while it is written
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 bench: $(READY)  ## repair a day of 24 million events in all the ways, and write benchmarks/results.md (about 25 minutes)
 	$(BIN)/python -m benchmarks.side_by_side
 
@@ -74,4 +80,4 @@ lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
 	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
 
 clean:  ## forget the environment and all embedded state
-	rm -rf $(VENV) .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
+	rm -rf $(VENV) site .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts

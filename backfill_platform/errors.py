@@ -8,9 +8,9 @@
     ├── PermanentError          trying again changes nothing: a person or a fix is needed
     │   ├── CheckFailed         a blocking check failed
     │   ├── PreconditionError   a table that cannot be repaired safely as it is
-    │   ├── ContractViolation   the difference exceeds the change limits of the repair
-    │   ├── UnsealedHour        live writers may still write the hour
-    │   ├── UnhealthyHour       net state and FINAL disagree
+    │   ├── ChangeLimitsExceeded    the difference exceeds the change limits of the repair
+    │   ├── OpenHour            live writers may still write the hour
+    │   ├── InconsistentHour    net state and FINAL disagree
     │   ├── ProofFailed         fp(target) + fp(delta) != fp(desired), or the publish did not verify
     │   ├── TakenOver           another drain of the same name goes on instead
     │   └── WarehouseError      ClickHouse refused a statement

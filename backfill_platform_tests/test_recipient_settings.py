@@ -49,9 +49,9 @@ def test_what_is_wrong_names_the_variable_and_keeps_the_secret(
     assert "verysecret" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_the_example_of_the_readme_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    example = readme.partition("BACKFILL_RECIPIENTS='")[2].partition("'\n")[0]
+def test_the_example_of_the_documentation_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "notifications.md").read_text()
+    example = page.partition("BACKFILL_RECIPIENTS='")[2].partition("'\n")[0]
     recipients = load(monkeypatch, example).recipients
     assert list(recipients) == ["web-team", "on-call"]
     assert len(recipients["on-call"].urls) == 2

@@ -33,7 +33,7 @@ _REQUESTER = "command line"
 def live(pipeline: str, start: str | None, end: str | None, once: bool, delay: int) -> None:
     """Land each hour as it ends, and rebuild and publish what its events change, by the transforms that repairs use.
 
-    It is taken to be the only writer of its tables, so it does not wait until hours are sealed. Exit 1 if hours failed.
+    It is taken to be the only writer of its tables, so it publishes to open hours. Exit 1 if hours failed.
     """
     settings = load_settings()
     first = None if start is None else parse_hour(start)

@@ -114,6 +114,7 @@ class StepProgress:
             err.print(text)
 
     def __call__(self, event: Event) -> None:
+        """Say which step has started."""
         if isinstance(event, StepStarted):
             self.say(f"step {event.number} of {event.total}: {event.step.verb} {'/'.join(event.step.asset)}")
 

@@ -1,6 +1,6 @@
 """What people are told about a repair: when, in which words, and without secrets.
 
-A message is a value; `notifications/summary.py` writes its text, `messages` delivers it.
+A message is a value; `notifications.messages` makes it, `adapters.delivery` delivers it.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Handing open sessions over to a live job: what is known of them at the end of a repaired range, in a state topic.
 
 A live job that began at that moment would cut them in half and contradict the repair. It reads this topic first, and merges
-each state into the session of its key (docs/kafka.md has the consumer's side).
+each state into the session of its key (docs/how-to/topics.md has the consumer's side).
 """
 
 from __future__ import annotations

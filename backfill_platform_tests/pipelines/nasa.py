@@ -1,4 +1,4 @@
-"""Requests to NASA's web server -> visits of a host -> numbers by hour: a pipeline written from the README.
+"""Requests to NASA's web server -> visits of a host -> numbers by hour: a pipeline written from the documentation.
 
 The lines are the first 1,000 of the NASA-HTTP trace of the Internet Traffic Archive (Jim Dumoulin, Kennedy Space Center), which
 may be freely redistributed: 18 minutes of 1 July 1995, in the server's own time, four hours behind UTC.

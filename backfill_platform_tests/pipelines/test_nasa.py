@@ -1,4 +1,4 @@
-"""A pipeline written from the README, run by the command line and counted again in plain Python, with nothing in common."""
+"""A pipeline written from the documentation, run by the command line and counted again in plain Python; nothing is shared."""
 
 import gzip
 import json

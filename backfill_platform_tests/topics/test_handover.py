@@ -24,7 +24,7 @@ EDGE = T0 + 2 * HOUR
 
 
 def go_on(states: list[dict[str, Any]], later: list[Visit]) -> dict[tuple[str, datetime], Session]:
-    """The consumer's side, as docs/kafka.md has it: a state is the open session of its key, and is continued."""
+    """The consumer's side, as docs/how-to/topics.md has it: a state is the open session of its key, and is continued."""
     found: dict[tuple[str, datetime], Session] = {}
     open_: dict[str, tuple[str, datetime]] = {}
     for one in states:

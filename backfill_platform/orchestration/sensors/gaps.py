@@ -76,7 +76,7 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notifier: Notifier = 
         keys = (decision.seen.asked, seen.number)
         requests = [_run(request, keys, repair, pipeline, lake, now) for request in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
-            # First: repairs of the same tick wait for it (`turns`), so that what they mend has been shown.
+            # First: repairs of the same tick wait for it (`range_concurrency`), so that what they mend has been shown.
             requests.insert(0, _show(HourRange.covering(changed), decision.seen, look))
         return dg.SensorResult(
             run_requests=requests,
