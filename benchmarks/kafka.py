@@ -34,7 +34,7 @@ from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_uri
-from backfill_platform.topics.replay import Replay, replay
+from backfill_platform.topics.replay import Replay, replay_hours
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over
 from benchmarks.repairs import repair, services
@@ -138,7 +138,7 @@ class Bench:
         sent: list[float] = []
         asked = Replay(name, (self.pipeline,), HourRange(T0, T0 + 2 * HOUR), topics={"bench": f"bench.{turn}"})
         began = time.perf_counter()
-        counts = replay(
+        counts = replay_hours(
             asked,
             lambda: self.spark,
             self.lake,

@@ -76,8 +76,7 @@ def replay(**given: Any) -> None:
     from backfill_platform.adapters.kafka.sender import Options, Progress
     from backfill_platform.cli.platform import open_spark, open_warehouse
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
-    from backfill_platform.topics.replay import Replay
-    from backfill_platform.topics.replay import replay as run
+    from backfill_platform.topics.replay import Replay, replay_hours
 
     declared = load_pipelines(settings.pipelines)
     chosen = tuple(find_pipeline(declared, name) for name in given["pipelines"])
@@ -118,7 +117,7 @@ def replay(**given: Any) -> None:
             if figures is not None:
                 figures(one)
 
-        counts = run(
+        counts = replay_hours(
             asked,
             # A replay that goes on has selected its rows already, and needs no Spark.
             lambda: stack.enter_context(open_spark(settings)),

@@ -12,7 +12,7 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger, LedgerEntry
 from backfill_platform.adapters.clickhouse.state.receipts import Receipt, Receipts
 from backfill_platform.adapters.kafka.cluster import Cluster
-from backfill_platform.adapters.kafka.consumer import Drained, Handler, Message, drain
+from backfill_platform.adapters.kafka.consumer import Drained, Handler, Message, consume_to_end
 from backfill_platform.adapters.kafka.sender import HOUR_HEADER, REPLAY_HEADER
 from backfill_platform.domain.hours import format_hour, hour_of, parse_hour
 from backfill_platform.errors import CheckFailed, UsageError
@@ -67,7 +67,7 @@ def drain_topic(
     def keep(messages: Sequence[Message]) -> None:
         receipts.add([_receipt(name, message, payload=handler == PERSIST) for message in messages])
 
-    drained = drain(cluster, topic, name, handle, keep, tell=tell)
+    drained = consume_to_end(cluster, topic, name, handle, keep, tell=tell)
     hours = delivery_counts_of_drain(receipts, ledger, name, topic)
     ledger.append(
         LedgerEntry(

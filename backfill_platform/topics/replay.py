@@ -75,7 +75,7 @@ class HourCount:
     acknowledged: int
 
 
-def replay(
+def replay_hours(
     asked: Replay,
     spark: Callable[[], SparkSession],
     lake: Lake,

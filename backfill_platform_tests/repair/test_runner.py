@@ -53,6 +53,7 @@ def test_lines_in_are_rows_landed_plus_quarantined(published: World) -> None:
     assert "event_time: missing" in kept[""]
 
 
+@pytest.mark.whole
 def test_running_again_changes_nothing(published: World) -> None:
     before = published.net()
     outcomes = published.run(published.derived)
@@ -120,6 +121,7 @@ def test_a_dry_run_reports_the_difference_and_changes_nothing(published: World) 
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_an_hour_that_the_lake_has_lost_is_not_deleted_from_the_warehouse(published: World) -> None:
     wanted = published.net()
     sessions = published.pipeline.derived[0].table
@@ -205,6 +207,7 @@ def test_a_repair_can_be_undone_and_the_undo_as_well(published: World) -> None:
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_rows_that_fail_a_check_are_set_aside_and_do_not_stop_the_good_ones(published: World) -> None:
     wanted = published.net()
     table = published.pipeline.derived[0].table
@@ -236,6 +239,7 @@ def test_a_repair_that_dies_after_any_step_is_completed_by_running_it_again(publ
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_proof_of_closure_is_among_the_facts_of_the_range(published: World) -> None:
     sessions = published.pipeline.derived[0].table
     one = HourRange(hour(0), hour(1))

@@ -125,6 +125,7 @@ def test_a_check_of_the_whole_table_blocks_the_hour_that_fails_it(
         assert "_two_at_most" in str(named(found[blocked], name).facts["found"])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seen", [1, 2], ids=["seen once", "seen twice, as after a lost task"])
 def test_rows_that_fail_a_custom_check_are_set_aside_with_its_name(
     world: World, monkeypatch: pytest.MonkeyPatch, seen: int
@@ -190,6 +191,7 @@ def test_lines_that_vanish_while_they_are_landed_fail_the_hour(world: World, mon
     assert world.lake.built_hours(world.pipeline.raw.table) == set()
 
 
+@pytest.mark.whole
 def test_an_hour_whose_rows_are_lost_on_the_way_to_its_files_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes(world)
     writing = writer.write_by_hour
@@ -208,6 +210,7 @@ def test_an_hour_whose_rows_are_lost_on_the_way_to_its_files_is_refused(world: W
     assert world.lake.rows_by_hour(sessions)[hour(1)] == 3
 
 
+@pytest.mark.whole
 def test_rows_without_an_hour_end_the_repair_and_nothing_of_them_is_promoted(world: World) -> None:
     sessions, hourly = world.pipeline.derived
     lost = replace(sessions, build=lambda rows: sessions.build(rows).withColumn("hour", F.lit(None).cast("timestamp")))
@@ -216,6 +219,7 @@ def test_rows_without_an_hour_end_the_repair_and_nothing_of_them_is_promoted(wor
     assert world.lake.rows_by_hour(sessions.table) == {}
 
 
+@pytest.mark.whole
 def test_events_that_are_neither_kept_nor_duplicates_fail_their_hours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Deduplicated.counts
 

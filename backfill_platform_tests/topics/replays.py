@@ -11,7 +11,7 @@ from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.sender import Progress
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.topics.replay import HourCount, Replay, replay
+from backfill_platform.topics.replay import HourCount, Replay, replay_hours
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over, send
@@ -39,7 +39,7 @@ def ask(world: World, first: int = 0, last: int = HOURS, *, name: str = "repair-
 def do(
     world: World, cluster: Cluster, asked: Replay, tell: Callable[[Progress], None] = lambda progress: None
 ) -> list[HourCount]:
-    return replay(
+    return replay_hours(
         asked,
         lambda: world.spark,
         world.lake,

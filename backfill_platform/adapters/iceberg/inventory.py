@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READERS = 8  # manifests read at the same time: with an object store each takes a while
 
-Span = tuple[datetime, datetime]
+TimeSpan = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class TableInventory:
     files: tuple[LakeFile, ...] = ()
     empty: frozenset[datetime] = frozenset()
     snapshots: frozenset[int] = frozenset()
-    spans: Mapping[str, Span] = field(default_factory=dict)
+    spans: Mapping[str, TimeSpan] = field(default_factory=dict)
 
 
-_Entry = tuple[LakeFile, Span | None]
+_Entry = tuple[LakeFile, TimeSpan | None]
 # By table and column, the manifests of the last inventory.
 _read: dict[tuple[UUID, int], Mapping[str, list[_Entry]]] = {}
 
@@ -61,7 +61,7 @@ def lake_file(file: DataFile) -> LakeFile:
     return LakeFile(file.file_path, _EPOCH + timedelta(hours=file.partition[0]), file.record_count, file.file_size_in_bytes)
 
 
-def main_files(table: IcebergTable, time: str) -> tuple[tuple[LakeFile, ...], dict[str, Span]]:
+def main_files(table: IcebergTable, time: str) -> tuple[tuple[LakeFile, ...], dict[str, TimeSpan]]:
     """The files of `main` in the order of hours, and the bounds of the timestamp column `time` (none if empty) by URI.
 
     It does not plan a scan, which would look for delete files and filters that we do not have.

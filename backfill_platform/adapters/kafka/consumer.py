@@ -79,7 +79,7 @@ class Drained:
     sent: int
 
 
-def drain(
+def consume_to_end(
     cluster: Cluster,
     topic: str,
     name: str,

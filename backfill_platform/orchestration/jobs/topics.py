@@ -26,7 +26,7 @@ from backfill_platform.orchestration.run_request import RunRequest
 from backfill_platform.pipelines.registry import find_pipeline
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.topics.drain import PERSIST, drain_topic
-from backfill_platform.topics.replay import Replay, replay
+from backfill_platform.topics.replay import Replay, replay_hours
 
 _ATTEMPTS = 3
 _TELL_SECONDS = 5.0
@@ -116,7 +116,7 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
             with ExitStack() as stack:
                 port = config.metrics_port
                 figures = None if port is None else stack.enter_context(served(port, name))
-                counts = replay(
+                counts = replay_hours(
                     wanted,
                     stack.enter_context(stoppable(lambda: spark.spark_session)),
                     connections.lake(),

@@ -139,6 +139,7 @@ def test_sessions_that_close_within_seven_gaps_take_one_look_and_longer_ones_two
         assert looks == expected
 
 
+@pytest.mark.whole
 def test_only_sessions_that_may_have_begun_earlier_are_read_further_back(
     spark: "SparkSession", tmp_path: Path, looks: list[int]
 ) -> None:
@@ -170,6 +171,7 @@ def test_beyond_the_first_margin_only_events_of_the_open_sessions_are_read(spark
     )
 
 
+@pytest.mark.whole
 def test_sessions_that_began_long_before_the_end_of_the_range_belong_to_the_hour_of_their_start(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

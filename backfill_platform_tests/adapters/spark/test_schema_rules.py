@@ -108,6 +108,7 @@ def verdicts(spark: "SparkSession", schema: type, values: list[int | None]) -> l
     return [rule.name for rule in rules_of(schema).by_pandera if rule.find_error(frame)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("values", "failed"),
     [([1, 2], []), ([1, 2, None], [NAMES[0]]), ([1, 1], [NAMES[1]]), ([13, -10], [NAMES[2]]), ([0, 0, 13], NAMES)],
