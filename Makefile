@@ -22,7 +22,7 @@ TIER ?= not slow and not whole
 test: $(READY) lint  ## lint, types, import rules and the fast tests (about five minutes)
 	@scripts/need-chromium
 	@scripts/need-kafka
-	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --durations=15
+	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-connect
 	@scripts/need-chromium

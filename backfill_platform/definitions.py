@@ -44,7 +44,7 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
             jobs += [replay_job(pipeline, pipelines), drain_job(pipeline)]
         sensors.append(gap_sensor(pipeline, repair, look, notifier))
         if notifier.audience.recipients:
-            sensors.append(dead_run_sensor(pipeline, [repair, undo], notifier))
+            sensors.append(dead_run_sensor(pipeline, notifier))
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,

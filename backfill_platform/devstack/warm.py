@@ -48,14 +48,14 @@ def warm(spark: SparkSession) -> int:
         for table in pipeline.tables:
             lake.ensure(table)
             lake.ensure(quarantine_of(table))
-        job = RepairJob(pipeline, RepairRequest(), RepairIdentity("warm", ""), lambda: _HOURS.end)
-        port = IcebergLake(lake, job.repair_id)
-        builder = SparkBuilder(job, lake, lambda: spark, no_cluster, _no_ledger)
-        raw = pipeline.nodes[0]
-        builder.land(LandHours(raw, _HOURS), list(_HOURS))
-        port.promote(raw.table, list(_HOURS))
         hours = HourRange(_HOURS.start, _HOURS.start + HOUR)
-        for _ in range(_TURNS):
+        for turn in range(_TURNS):
+            job = RepairJob(pipeline, RepairRequest(), RepairIdentity(f"warm-{turn}", ""), lambda: _HOURS.end)
+            port = IcebergLake(lake, job.repair_id)
+            builder = SparkBuilder(job, lake, lambda: spark, no_cluster, _no_ledger)
+            raw = pipeline.nodes[0]
+            builder.land(LandHours(raw, _HOURS), list(_HOURS))
+            port.promote(raw.table, list(_HOURS))
             for node in pipeline.nodes[1:]:
                 runs, _ = contiguous_runs(hours, set(_HOURS), node.window, pipeline.start, pipeline.end)
                 built = builder.build(BuildHours(node, hours), runs)

@@ -3,7 +3,7 @@
 Without limits a repair may change its planned range: rows of other hours cannot be staged at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
@@ -48,7 +48,19 @@ def _plain_hours(hours: HourRange | None) -> dict[str, str] | None:
 
 
 Hours = Annotated[HourRange | None, BeforeValidator(_hours), PlainSerializer(_plain_hours)]
-Names = Annotated[frozenset[str] | None, PlainSerializer(lambda names: None if names is None else sorted(names))]
+
+
+def _names(given: object) -> object:
+    if given is None or (
+        isinstance(given, Collection) and not isinstance(given, str) and all(isinstance(x, str) for x in given)
+    ):
+        return given
+    raise ValueError("it is a list of names")
+
+
+Names = Annotated[
+    frozenset[str] | None, BeforeValidator(_names), PlainSerializer(lambda names: None if names is None else sorted(names))
+]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 

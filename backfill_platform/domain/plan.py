@@ -5,7 +5,7 @@ it, a run is handed it as configuration (`to_document`), and the runner walks ex
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -147,6 +147,10 @@ class Plan:
     def assets(self) -> tuple[AssetPath, ...]:
         """The assets it materializes: those it was made for, in the order of the flow."""
         return tuple(step.asset for step in self.steps if not isinstance(step, LandMargin | RehearseBuild))
+
+    def without(self, assets: Collection[AssetPath]) -> "Plan":
+        """The plan without the steps of these assets."""
+        return replace(self, steps=tuple(step for step in self.steps if step.asset not in assets))
 
     @property
     def only_lands(self) -> bool:

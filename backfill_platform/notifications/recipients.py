@@ -79,8 +79,11 @@ def _secrets(settings: Settings) -> Iterable[str]:
             url = secret.get_secret_value()
             parts = urlsplit(url)
             # Errors show it without its host, or in pieces: /services/TEAM/CHANNEL/TOKEN.
-            words = [word for word in (parts.netloc, *parts.path.split("/")) if len(word) >= _SHORTEST_TOKEN]
-            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, parts.password or "", *words]
+            # A host that can be looked up is no secret, and pages of runs may be on it; in other schemes it is a token.
+            host = "" if "." in parts.netloc and "@" not in parts.netloc else parts.netloc
+            words = [word for word in (host, *parts.path.split("/")) if len(word) >= _SHORTEST_TOKEN]
+            found += [url, parts.path, parts.path.lstrip("/").partition("/")[2], parts.query, *words]
+            found += [parts.password or "", unquote(parts.password or "")]
     urls = [settings.lake_catalog_uri or "", settings.s3_endpoint_url or ""]
     if settings.clickhouse_url is not None:
         urls.append(settings.clickhouse_url.get_secret_value())

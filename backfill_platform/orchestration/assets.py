@@ -23,7 +23,7 @@ from backfill_platform.orchestration.job_services import begin_job, live_repairs
 from backfill_platform.orchestration.notifications import SILENT, Notifier, notifying
 from backfill_platform.orchestration.partitions import hours_of_run
 from backfill_platform.orchestration.presentation.metadata import column_lineage, column_schema
-from backfill_platform.orchestration.presentation.run_summary import show_report
+from backfill_platform.orchestration.presentation.run_summary import shown_at_the_end
 from backfill_platform.orchestration.range_concurrency import wait_for_hours
 from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest, readable_request
 from backfill_platform.pipelines.spec import Pipeline
@@ -91,11 +91,11 @@ def pipeline_assets(
                 request = RunRequest.from_tags(config.with_tags(context.run.tags))
                 wait_for_hours(context, pipeline)
                 services = stack.enter_context(open_services(connections, stoppable_spark(stack, spark)))
-                given = config.given_plan(pipeline, request.assets(selected, context.run.tags))
+                given = config.given_plan(pipeline, request, subject.hours, request.assets(selected, context.run.tags))
                 plan = given or _make_plan(pipeline, services, subject, request, context)
                 job = begin_job(context, pipeline, request.repair)
                 report = told.begin(job, plan)
-                stack.callback(show_report, context, report)
+                stack.enter_context(shown_at_the_end(context, report))
                 context.log.info(f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours")
                 engines = repair_services(job, services, live_repairs(context))
                 for event in run_plan(plan, job, engines):

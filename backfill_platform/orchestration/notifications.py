@@ -15,13 +15,14 @@ from backfill_platform.adapters.delivery.dispatcher import Dispatcher
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import AssetPath, Plan
-from backfill_platform.errors import BackfillError, TransientError
+from backfill_platform.errors import TransientError
 from backfill_platform.notifications.messages import gaps_found, run_ended, run_started
 from backfill_platform.notifications.recipients import NOBODY, Audience, audience_of, unknown_recipients, web_address
 from backfill_platform.orchestration.run_request import NOTIFIED_TAG
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
+from backfill_platform.reports.words import error_in_words
 from backfill_platform.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -80,11 +81,19 @@ class RunNotifications:
         """Tell how it ended, and wait until everything is told or the patience is over."""
         interrupted = error is not None and not isinstance(error, Exception)
         if not (isinstance(error, TransientError) and self.context.retry_number < self.retries):
-            self.report.error = _words(error)
+            self.report.error = "" if error is None else error_in_words(error)
             self._post(lambda: run_ended(self.report))
-            # The sensor of failed runs tells of those that could not do this.
-            self.context.instance.add_run_tags(self.context.run.run_id, {NOTIFIED_TAG: "true"})
+            if self.dispatcher.reaches_anybody:
+                self._note_that_it_is_told()
         _close(self.dispatcher, self.context.log, _INTERRUPTED_SECONDS if interrupted else None)
+
+    def _note_that_it_is_told(self) -> None:
+        """The sensor of dead runs tells of those without this tag. The run's own name: retries inherit the tags of a run."""
+        run_id = self.context.run.run_id
+        try:
+            self.context.instance.add_run_tags(run_id, {NOTIFIED_TAG: run_id})
+        except Exception as error:  # noqa: BLE001  # the repair is done, whatever becomes of its tags
+            self.context.log.warning(f"the run cannot be marked as told ({type(error).__name__}); it may be told twice")
 
     def _post(self, make: Callable[[], Notification]) -> None:
         try:
@@ -133,22 +142,16 @@ def tell_of_dead_run(log: logging.Logger, notifier: Notifier, subject: RunSubjec
     if not notifier.audience.recipients:
         return
     dispatcher = notifier.audience.dispatcher()
-    dispatcher.post(run_ended(RepairReport(subject, error=why)))
+    try:
+        dispatcher.post(run_ended(RepairReport(subject, error=why)))
+    except Exception as error:  # noqa: BLE001  # a tick that fails tells the other runs nothing, either
+        log.warning(_BUG.format(type(error).__name__))
     _close(dispatcher, log, _TICK_SECONDS)
 
 
 def _close(dispatcher: Dispatcher, log: logging.Logger, seconds: float | None) -> None:
     for delivery in dispatcher.close(seconds):
         log.log(logging.WARNING if delivery.problem else logging.INFO, str(delivery))
-
-
-def _words(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    if not isinstance(error, Exception):
-        return "the run was interrupted"
-    text = str(error).strip()
-    return text if isinstance(error, BackfillError) and text else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
 
 
 @cache

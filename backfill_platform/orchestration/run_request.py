@@ -15,6 +15,7 @@ import dagster as dg
 from pydantic import Field
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
+from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import DRY_RUN, AssetPath, Landing, Plan, plan_from_document
 from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
@@ -173,18 +174,28 @@ class RepairConfig(dg.Config):
             merged[tag] = text
         return merged
 
-    def given_plan(self, pipeline: Pipeline, selected: Collection[AssetPath]) -> Plan | None:
-        """The plan that the run was launched with, None where it has to make one.
+    def given_plan(
+        self, pipeline: Pipeline, request: RunRequest, hours: HourRange | None, selected: Collection[AssetPath]
+    ) -> Plan | None:
+        """The plan that the run was launched with, limited to the selected assets; None where the run has to make one.
 
-        Raises UsageError for a plan of another pipeline, or of other assets than were selected.
+        Raises UsageError for a plan of another pipeline, of other hours or assets, and for what only a new plan can regard.
         """
         if self.plan is None:
             return None
         plan = plan_from_document(self.plan, pipeline.name, pipeline.nodes)
-        if set(plan.assets) != set(selected):
+        anew = "or leave `plan` out of the configuration, so that the run makes one"
+        if request.landing is not Landing.SAFE or request.margins is not Margins.LAND:
+            raise UsageError(f"the plan in the configuration says what is landed: ask for no other landing or margins, {anew}")
+        if plan.hours != hours:
+            raise UsageError(
+                f"the plan in the configuration is of {plan.hours}, and the run of {hours}: choose its hours, {anew}"
+            )
+        if not set(selected) <= set(plan.assets):
             assets = ", ".join("/".join(asset) for asset in plan.assets)
-            raise UsageError(f"the plan in the configuration of the run materializes {assets}; select exactly these assets")
-        return plan
+            raise UsageError(f"the plan in the configuration materializes {assets}: select no other assets, {anew}")
+        # Fewer are selected where somebody launches the failed assets of a run again.
+        return plan.without(set(plan.assets) - set(selected))
 
 
 def readable_request(tags: Mapping[str, str]) -> RepairRequest:

@@ -11,9 +11,12 @@ from backfill_platform.repair.ports import LakeContents
 
 
 class IcebergLake:
-    """Tables of a lake with their quarantines. `live_repairs` names the other repairs that may be under way."""
+    """Tables of a lake with their quarantines.
 
-    def __init__(self, lake: Lake, repair_id: str, live_repairs: Callable[[], Collection[str]] = tuple) -> None:
+    `live_repairs` names the other repairs that may be under way; without it nothing that repairs have staged is touched.
+    """
+
+    def __init__(self, lake: Lake, repair_id: str, live_repairs: Callable[[], Collection[str]] | None = None) -> None:
         self._lake = lake
         self._repair_id = repair_id
         self._live_repairs = live_repairs
@@ -23,7 +26,8 @@ class IcebergLake:
         for table in tables:
             for stored in (table, quarantine_of(table)):
                 self._lake.ensure(stored)
-                self._lake.sweep(stored, self._live_repairs)
+                if self._live_repairs is not None:
+                    self._lake.sweep(stored, self._live_repairs)
 
     def contents(self, table: Table, hours: Collection[datetime], branch: Branch = Branch.MAIN) -> LakeContents:
         """What the branch has of the hours; `built` are those of `main`."""
@@ -41,13 +45,17 @@ class IcebergLake:
             self._lake.snapshot(table, branch=name),
         )
 
+    def row_counts(self, table: Table, hours: HourRange) -> dict[datetime, int]:
+        """The rows of the hours on `main`, without a look at the storage; hours without rows are left out."""
+        return self._lake.rows_by_hour(table, hours)
+
     def promote(self, table: Table, hours: Collection[datetime]) -> None:
         """Commit the hours of the repair's branch to `main`: the rejects first, so that a crash between loses nothing."""
         self._lake.promote(quarantine_of(table), self._repair_id, hours)
         self._lake.promote(table, self._repair_id, hours)
 
     def discard(self, table: Table) -> None:
-        """Forget the repair's branch and delete its files."""
+        """Forget the repair's branch and delete its files; what was committed to `main` stays."""
         for stored in (table, quarantine_of(table)):
             self._lake.discard(stored, self._repair_id, self._repair_id)
 

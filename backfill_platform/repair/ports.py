@@ -1,4 +1,4 @@
-"""What the runner asks of its engines: three to five calls each, so that tests can take fakes in memory for them.
+"""What the runner asks of its engines: three to six calls each, so that tests can take fakes in memory for them.
 
 The real ones are `iceberg_lake`, `spark_builder`, `publish` and `audit_log`.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.offsets import Spans
 from backfill_platform.domain.plan import Branch, BuildStep, LakeStep, LandStep, Plan, TargetStep
 from backfill_platform.domain.tables import Table
@@ -56,12 +57,16 @@ class LakePort(Protocol):
         """What the branch has of the hours."""
         ...
 
+    def row_counts(self, table: Table, hours: HourRange) -> dict[datetime, int]:
+        """The rows of the hours on `main`, from metadata alone; hours without rows are left out."""
+        ...
+
     def promote(self, table: Table, hours: Collection[datetime]) -> None:
         """Commit the hours of the repair's branch to `main`, rejects first."""
         ...
 
     def discard(self, table: Table) -> None:
-        """Forget the repair's branch and delete its files."""
+        """Forget the repair's branch and delete its files; what was committed to `main` stays."""
         ...
 
 

@@ -113,9 +113,9 @@ def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator
         case LandMargin() | LandHours():
             rows, most = {}, 0
         case BuildHours():
-            rows, most = _rows_of_source(step, services), limits.rows_built
+            rows, most = services.lake.row_counts(_source_table(step), step.hours), limits.rows_built
         case CompareHours() | PublishHours():
-            rows, most = services.lake.contents(step.node.table, list(step.hours)).rows, limits.rows_staged
+            rows, most = services.lake.row_counts(step.node.table, step.hours), limits.rows_staged
     first, held = step.hours.start, 0
     for hour in step.hours:
         held += rows.get(hour, 0)
@@ -123,10 +123,6 @@ def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator
             yield replace(step, hours=HourRange(first, hour))
             first, held = hour, rows.get(hour, 0)
     yield replace(step, hours=HourRange(first, step.hours.end))
-
-
-def _rows_of_source(step: BuildHours, services: RepairServices) -> dict[datetime, int]:
-    return services.lake.contents(_source_table(step), list(step.hours)).rows
 
 
 def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairServices) -> Iterator[Event]:
@@ -140,9 +136,10 @@ def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairS
         )
         if written.to_commit is not None:
             services.lake.promote(part.node.table, written.to_commit)
-            yield HoursCommitted(part, written.to_commit)
         finished = written.finished
         services.audit_log.lake_step(part, [outcome for outcome in finished.outcomes if outcome.due is None], started)
+        if written.to_commit:  # told when it is in the ledger: whoever listens may stop us
+            yield HoursCommitted(part, written.to_commit)
     progress.note(finished)
     yield from finished.outcomes
     yield finished
@@ -184,7 +181,9 @@ def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: Repai
     if source_of(step) is Branch.REPAIR:
         readable, unreadable = set(step.hours), frozenset[datetime]()
     else:
-        lake = services.lake.contents(source, list(step.node.window.around(step.hours)))
+        around = step.node.window.around(step.hours)
+        # An hour more tells a read that was capped from one that reached the end of what has landed.
+        lake = services.lake.contents(source, [*around, around.end])
         readable, unreadable = set(lake.built - lake.unreadable), lake.unreadable
     hours = [hour for hour in step.hours if hour not in never_built]
     runs, missing_input = contiguous_runs(hours, readable - set(bad), step.node.window, pipeline.start, pipeline.end)

@@ -59,8 +59,8 @@ def undo_repair(job: RepairJob, scope: UndoScope, warehouse: Warehouse) -> Itera
     ]
     if not patched:
         raise UsageError(
-            f"repair {scope.repair_id} changed nothing of {job.pipeline.name}{scope} that could be undone: see the ledger; "
-            "patches are kept for some days only"
+            f"repair {scope.repair_id} changed nothing of {job.pipeline.name}{scope} that could be undone: see "
+            f"`backfill ledger {job.pipeline.name}`; what a repair wrote is kept for BACKFILL_PATCH_DAYS"
         )
     for table, hours in patched:
         yield _undo_table(job, scope, warehouse, table, hours)

@@ -39,8 +39,13 @@ class Services:
     replayed: bool = False
 
 
-def repair_services(job: RepairJob, services: Services, live_repairs: Callable[[], Collection[str]] = tuple) -> RepairServices:
-    """The engines of one repair. `live_repairs` names the other repairs that may be under way, on other hours."""
+def repair_services(
+    job: RepairJob, services: Services, live_repairs: Callable[[], Collection[str]] | None = None
+) -> RepairServices:
+    """The engines of one repair. `live_repairs` names the other repairs that may be under way, on other hours.
+
+    With it, what dead repairs have left is swept; who does not know what is alive leaves it out.
+    """
     lake = IcebergLake(services.lake, job.repair_id, live_repairs)
     ledger = cache(lambda: Ledger(services.warehouse()))
     return RepairServices(

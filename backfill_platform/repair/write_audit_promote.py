@@ -82,7 +82,13 @@ class HourAudit:
         if self.written >= rows:
             return self
         what = f"keeping its rows: {rows} rows have landed, and the source now gives {self.written}"
-        return replace(self, broken={**self.broken, f"{what} (landing `replace` allows it)": ""})
+        return replace(
+            self,
+            broken={
+                **self.broken,
+                f"{what} (a run that is launched with `landing: replace`, and without a plan, allows it)": "",
+            },
+        )
 
     def having_read(self, rows: int, *, deduplicated: int | None = None, miscount: str = "") -> HourAudit:
         """The audit with what was read for the hour, and why that does not add up if it does not."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from backfill_platform.domain.hours import HourRange, merge_hours
+from backfill_platform.errors import BackfillError
 from backfill_platform.repair.outcomes import HourOutcome
 
 MOST_RANGES = 6
@@ -42,6 +43,14 @@ def short(text: str) -> str:
     """A long text on one line, cut."""
     line = " ".join(text.split())
     return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+
+
+def error_in_words(error: BaseException) -> str:
+    """What ended a run: the message of our own errors, the first line of others."""
+    if not isinstance(error, Exception):
+        return "the run was interrupted"
+    text = str(error).strip()
+    return text if isinstance(error, BackfillError) and text else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
 
 
 def hours_of(outcomes: Sequence[HourOutcome]) -> str:

@@ -60,19 +60,22 @@ def test_a_pipeline_is_followed_and_taken_up_again_after_a_kill(tmp_path: Path, 
 def test_ctrl_c_ends_a_repair_of_several_runs_and_the_next_one_does_the_rest(tmp_path: Path, begin: Begin) -> None:
     """Dagster makes a failed run of it, after which the next one must not begin."""
     env = environment(tmp_path)
-    hours = ("--from", "1998-05-01T00", "--to", "1998-05-01T01")
-    repair = begin(env, "run", "clickstream", *hours)
-    next_line(repair.stderr, "run 1 of 2")
+    hours = ("--from", "1998-04-30T23", "--to", "1998-05-01T02")
+    assert ask(env, "run", "clickstream", *hours).returncode == 0
+    # Sessions of the hour before go on into the damage: the raw hour is one run, and what is rebuilt another.
+    damage = ("--damaged-from", "1998-05-01T00:00", "--damaged-to", "1998-05-01T00:10")
+    repair = begin(env, "run", "clickstream", *damage)
+    next_line(repair.stderr, "run 1 of ")
     next_line(repair.stderr, "step 1 of 1")
     repair.send_signal(signal.SIGINT)
     _, errors = repair.communicate(timeout=60)
     assert repair.returncode == 1
     assert "error: interrupted; what was published stays, and running it again does the rest" in errors
-    assert "error: not begun: [1998-05-01T00, 1998-05-01T01)" in errors
-    assert "run 2 of 2" not in errors
-    again = ask(env, "run", "clickstream", *hours)
+    assert "error: not begun: [1998-04-30T22, " in errors
+    assert "run 2 of " not in errors
+    again = ask(env, "run", "clickstream", *damage)
     assert again.returncode == 0, again.stderr
-    assert ask(env, "verify", "clickstream", *hours).returncode == 0
+    assert ask(env, "verify", "clickstream", "--from", "1998-04-30T22", "--to", "1998-05-01T02").returncode == 0
 
 
 @pytest.mark.slow

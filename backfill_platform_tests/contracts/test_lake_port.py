@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backfill_platform.adapters.iceberg.lake import quarantine_of
-from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Branch
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.repair.iceberg_lake import IcebergLake
@@ -36,7 +36,8 @@ def iceberg(folder: Path) -> tuple[LakePort, Stage]:
         files = {}
         for at, count in rows.items():
             if count:
-                path = folder / f"{at:%H}-{count}.parquet"
+                path = Path(lake.data_uri(TABLE, "r1").removeprefix("file://")) / f"{at:%H}-{count}.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
                 hours = pa.array([at] * count, pa.timestamp("us", "UTC"))
                 pq.write_table(pa.table({"hour": hours, "visitor": range(count)}), path)
                 files[at] = [f"file://{path}"]
@@ -75,6 +76,8 @@ def test_promoting_commits_the_given_hours_and_no_others(opened: tuple[LakePort,
     contents = lake.contents(TABLE, [*HOURS, HOURS[2] + HOUR])
     assert contents.rows == {HOURS[0]: 3}
     assert contents.built == {HOURS[0], HOURS[2]}, "an hour without rows is known to be empty"
+    assert lake.row_counts(TABLE, HourRange.covering(HOURS)) == {HOURS[0]: 3}
+    assert lake.row_counts(TABLE, HourRange.covering(HOURS[1:])) == {}
     assert contents.quarantined == dict.fromkeys([*HOURS, HOURS[2] + HOUR], 0)
 
 
@@ -94,3 +97,13 @@ def test_what_is_discarded_never_gets_to_main(opened: tuple[LakePort, Stage]) ->
     lake.discard(TABLE)
     assert lake.contents(TABLE, HOURS).built == frozenset()
     lake.discard(TABLE)  # a second time is fine
+
+
+def test_what_was_promoted_before_stays_when_the_rest_is_discarded(opened: tuple[LakePort, Stage]) -> None:
+    lake, stage = opened
+    stage({HOURS[0]: 3})
+    lake.promote(TABLE, [HOURS[0]])
+    stage({HOURS[1]: 4})
+    lake.discard(TABLE)
+    contents = lake.contents(TABLE, HOURS)
+    assert (contents.rows, contents.unreadable) == ({HOURS[0]: 3}, frozenset())

@@ -80,7 +80,7 @@ def test_change_limits_is_read_from_a_mapping() -> None:
         ({"max_metric_change": {"bytes": -1}}, "max_metric_change.bytes: input should be greater than or equal to 0"),
         ({"hours": "1998-04-30T22"}, "{from: HOUR, to: HOUR}"),
         ({"hours": {"from": "yesterday", "to": "today"}}, "'yesterday' is not an hour"),
-        ({"tables": "transformed/sessions"}, "tables: input should be a valid frozenset"),
+        ({"tables": "transformed/sessions"}, "tables: it is a list of names"),
     ],
 )
 def test_what_is_no_change_limits_is_refused_with_the_reason(given: object, says: str) -> None:

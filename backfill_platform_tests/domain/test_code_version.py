@@ -27,7 +27,9 @@ def build(x):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # Python takes a compiled file of the same second and size for the module, whatever has changed in it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("digest_test_")]:
         del sys.modules[name]

@@ -31,9 +31,10 @@ from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.jobs.undo import undo_job
 from backfill_platform.orchestration.notifications import Notifier
 from backfill_platform.orchestration.partitions import range_tags, shared_partitions
-from backfill_platform.orchestration.run_request import REPAIR_TAG, Mode, RunRequest
+from backfill_platform.orchestration.presentation import run_summary
+from backfill_platform.orchestration.run_request import NOTIFIED_TAG, REPAIR_TAG, Mode, RunRequest
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.outcomes import Event, HourOutcome
+from backfill_platform.repair.outcomes import Event, HourOutcome, StepStarted
 from backfill_platform.settings import Settings
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
 from backfill_platform_tests.events import hour, random_clicks
@@ -270,6 +271,43 @@ def test_a_run_that_is_interrupted_is_told(stage: Stage) -> None:
     assert stage.subjects[:2] == ["repair started", "repair failed"]
     assert "What went wrong: the run was interrupted" in stage.told[0]["message"]
     assert stage.subjects[2:] == []
+
+
+def test_the_page_of_a_run_that_a_bug_ends_says_that_it_failed(stage: Stage) -> None:
+    def break_(event: Event) -> None:
+        if isinstance(event, StepStarted) and event.number > 1:
+            raise RuntimeError("a bug")
+
+    result = stage.run(stage.published, listener=break_)
+    pages = [
+        entry.dagster_event.asset_observation_data.asset_observation.metadata["repair report"].value
+        for entry in stage.instance.all_logs(result.run_id)
+        if entry.dagster_event and entry.dagster_event.event_type is dg.DagsterEventType.ASSET_OBSERVATION
+    ]
+    assert pages
+    assert all("**repair failed**" in str(page) for page in pages)
+
+
+def test_a_report_or_a_tag_that_cannot_be_written_fails_no_repair(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise RuntimeError("a bug in the page")
+
+    add = stage.instance.add_run_tags
+
+    def locked(run_id: str, tags: Mapping[str, str]) -> None:
+        if NOTIFIED_TAG in tags:
+            raise OSError("database is locked")
+        add(run_id, tags)
+
+    monkeypatch.setattr(run_summary, "page", broken)
+    monkeypatch.setattr(stage.instance, "add_run_tags", locked)
+    damage(stage)
+    result = stage.run(stage.published)
+    assert result.success
+    assert stage.subjects[-1] == "repair finished, 1 hour changed in ClickHouse"
+    log = stage.log(result)
+    assert "the report of the run cannot be shown" in log
+    assert "cannot be marked as told (OSError)" in log
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "unavailable", "hangs"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
-from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Landing, make_plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import UsageError
@@ -64,18 +64,33 @@ def test_the_change_limits_are_those_of_the_tag() -> None:
 def test_a_plan_in_the_configuration_is_the_one_that_is_walked() -> None:
     plan = make_plan(PIPELINE.name, PIPELINE.nodes, clickstream.HOURS, [("transformed", "sessions"), ("dry_run", "sessions")])
     config = said(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
-    assert config.given_plan(PIPELINE, plan.assets) == plan
-    assert said().given_plan(PIPELINE, plan.assets) is None
+    assert config.given_plan(PIPELINE, RunRequest(), clickstream.HOURS, plan.assets) == plan
+    assert said().given_plan(PIPELINE, RunRequest(), clickstream.HOURS, plan.assets) is None
+
+
+def test_the_failed_assets_of_a_run_take_their_steps_of_its_plan() -> None:
+    assets = [("transformed", "sessions"), ("warehouse", "sessions"), ("aggregated", "site_hourly")]
+    plan = make_plan(PIPELINE.name, PIPELINE.nodes, clickstream.HOURS, assets)
+    config = said(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
+    again = config.given_plan(PIPELINE, RunRequest(), clickstream.HOURS, assets[1:])
+    assert again is not None
+    assert set(again.assets) == set(assets[1:])
 
 
 def test_a_plan_for_other_assets_or_another_pipeline_is_refused() -> None:
     hours = HourRange(clickstream.HOURS.start, clickstream.HOURS.end)
     plan = make_plan(PIPELINE.name, PIPELINE.nodes, hours, [("transformed", "sessions")])
     config = said(**plan_config(PIPELINE, plan)["ops"][PIPELINE.name]["config"])
-    with pytest.raises(UsageError, match="materializes transformed/sessions; select exactly these"):
-        config.given_plan(PIPELINE, [("warehouse", "sessions")])
+    plain = RunRequest()
+    with pytest.raises(UsageError, match="materializes transformed/sessions: select no other assets"):
+        config.given_plan(PIPELINE, plain, hours, [("warehouse", "sessions")])
     with pytest.raises(UsageError, match="of pipeline clickstream, not of payments"):
-        config.given_plan(payments.pipeline, plan.assets)
+        config.given_plan(payments.pipeline, plain, hours, plan.assets)
+    with pytest.raises(UsageError, match=r"the plan in the configuration is of .*, and the run of .*: choose its hours"):
+        config.given_plan(PIPELINE, plain, HourRange(hours.start, hours.start + HOUR), plan.assets)
+    for ignored in (RunRequest(landing=Landing.REPLACE), RunRequest(margins=Margins.NONE)):
+        with pytest.raises(UsageError, match="ask for no other landing or margins"):
+            config.given_plan(PIPELINE, ignored, hours, plan.assets)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The runner's engines in memory: rows are counts, a table is a dictionary of hours. A walk takes milliseconds."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -55,6 +55,9 @@ class InMemoryLake:
             len(rows),
         )
 
+    def row_counts(self, table: Table, hours: HourRange) -> dict[datetime, int]:
+        return {hour: count for hour, count in self.rows(table).items() if hour in hours and count}
+
     def promote(self, table: Table, hours: Collection[datetime]) -> None:
         staged = self.branches.pop((table.path, Branch.REPAIR))
         self.rows(table).update({hour: staged.get(hour, 0) for hour in hours})
@@ -72,6 +75,7 @@ class CountingBuilder:
     source: Rows
     broken: set[tuple[str, datetime]] = field(default_factory=set)
     built: list[tuple[str, tuple[datetime, ...]]] = field(default_factory=list)
+    runs: list[ContiguousRun] = field(default_factory=list)
 
     def absent(self, hours: Collection[datetime]) -> dict[datetime, str]:
         return {hour: "there is no file" for hour in hours if hour not in self.source}
@@ -84,6 +88,7 @@ class CountingBuilder:
 
     def build(self, step: BuildStep, runs: Collection[ContiguousRun]) -> BuiltHours:
         assert step.node.reads is not None
+        self.runs += runs
         rows = self.lake.rows(step.node.reads, source_of(step))
         hours = sorted(hour for run in runs for hour in run.hours)
         audits = self._write(step.node.table, {hour: rows.get(hour, 0) for hour in hours})
@@ -177,9 +182,13 @@ class SmallWorld:
     def everything(self) -> tuple[str, ...]:
         return tuple("/".join(asset) for node in self.pipeline.nodes for asset in node.assets if asset[0] != "dry_run")
 
-    def events(self, plan: Plan, limits: PartLimits = USUAL_PARTS, **request: Any) -> list[Event]:
+    def stream(self, plan: Plan, limits: PartLimits = USUAL_PARTS, **request: Any) -> Iterator[Event]:
+        """The walk as its caller sees it, event by event."""
         job = RepairJob(self.pipeline, RepairRequest(**request), RepairIdentity("r1", "0"), lambda: self.now)
-        return list(run_plan(plan, job, self.services, limits))
+        return run_plan(plan, job, self.services, limits)
+
+    def events(self, plan: Plan, limits: PartLimits = USUAL_PARTS, **request: Any) -> list[Event]:
+        return list(self.stream(plan, limits, **request))
 
     def run(self, *assets: str, hours: HourRange | None = None, **request: Any) -> dict[str, dict[datetime, HourOutcome]]:
         """The outcomes by asset and hour."""

@@ -100,7 +100,7 @@ def doubled(world: World, sessions: Table) -> None:
 @pytest.mark.whole
 def test_an_inconsistent_hour_is_rewritten_when_it_is_asked_for(world: World, sessions: Table) -> None:
     doubled(world, sessions)
-    assert "states are there more than once" in publish(world)[hour(1)]
+    assert "states are stored more than once" in publish(world)[hour(1)]
     assert [gap.kind for gap in survey(world.pipeline, SECOND, world.lake, world.warehouse).gaps] == ["inconsistent"]
     outcomes = world.run([("dry_run", world.sessions)], rewrite_inconsistent=True)
     assert "more than once" in str(facts_of(outcomes["dry_run", world.sessions][hour(1)])["rewritten"])

@@ -152,7 +152,7 @@ def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: Wor
     for asset in (*published.derived[1:],):
         errors = {n for n in range(HOURS) if outcomes[asset][hour(n)].error}
         assert errors == {2}, asset
-        assert "waits for" in outcomes[asset][hour(2)].error
+        assert "it needs transformed/" in outcomes[asset][hour(2)].error
     found = published.net()
     for name in (published.sessions, published.hourly):
         assert found[name] == {**wanted[name], hour(2): damaged[name][hour(2)]}

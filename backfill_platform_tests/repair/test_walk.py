@@ -6,8 +6,9 @@ from datetime import datetime
 import pytest
 
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import Branch, LandHours, Landing, LandMargin, PublishHours
+from backfill_platform.domain.plan import Branch, BuildHours, LandHours, Landing, LandMargin, PublishHours
 from backfill_platform.domain.request import RepairRequest
+from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.errors import UsageError
 from backfill_platform.repair.job import RepairIdentity, RepairJob
 from backfill_platform.repair.outcomes import HourOutcome, HoursCommitted, StepFinished, StepStarted
@@ -79,6 +80,29 @@ def test_only_sound_hours_are_committed_and_each_commit_is_told(world: SmallWorl
     (committed,) = [event for event in events if isinstance(event, HoursCommitted)]
     assert committed.hours == tuple(world.hours)[1:]
     assert set(world.lake.rows(world.pipeline.raw.table)) == set(tuple(world.hours)[1:])
+
+
+def test_a_commit_is_told_after_it_is_in_the_ledger(world: SmallWorld) -> None:
+    for event in world.stream(world.plan("raw/clickstream")):
+        if isinstance(event, HoursCommitted):
+            assert world.audit_log.steps == [("land", event.hours)]
+            return
+    pytest.fail("nothing was committed")
+
+
+def test_a_step_without_a_sound_hour_tells_of_no_commit(world: SmallWorld) -> None:
+    world.builder.broken = {("raw/clickstream", hour) for hour in world.hours}
+    assert not [event for event in world.events(world.plan("raw/clickstream")) if isinstance(event, HoursCommitted)]
+
+
+def test_a_read_that_its_cap_ends_is_told_from_one_at_the_end_of_the_landed_hours(published: SmallWorld) -> None:
+    node = published.pipeline.nodes[1]
+    assert isinstance(node.window.lookahead, UntilClosed)
+    capped = replace(node, window=replace(node.window, lookahead=replace(node.window.lookahead, cap=HOUR)))
+    first = HourRange(published.hours.start, published.hours.start + HOUR)
+    plan = replace(published.plan(SESSIONS), steps=(BuildHours(capped, first),))
+    published.events(plan)
+    assert published.builder.runs[-1].available_until > first.end + HOUR
 
 
 def test_an_hour_without_a_source_is_named_and_the_others_land(world: SmallWorld) -> None:

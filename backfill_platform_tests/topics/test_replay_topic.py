@@ -76,7 +76,7 @@ def test_sessions_over_the_replayed_topic_are_whole_at_both_edges(world: World, 
         tmp_path / "consumer", world.spark, world.warehouse, there, open_lake(tmp_path / "consumer"), lambda: topics
     )
     path = there.derived[0].table.path
-    outcomes = consumer.run([there.raw.table.path, path], replayed=True)
+    outcomes = consumer.walk([consumer.plan([there.raw.table.path, path])], replayed=True)
     assert all(not one.error for hours in outcomes.values() for one in hours.values())
     table = there.derived[0].table
     rows = consumer.lake.read(table, table.column_names, "visits > 0").to_pylist()

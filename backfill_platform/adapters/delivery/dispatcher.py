@@ -110,6 +110,11 @@ class Dispatcher:
             (recipient, _Line(recipient.name, channel, patience)) for recipient in recipients for channel in recipient.channels
         ]
 
+    @property
+    def reaches_anybody(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._lines)
+
     def post(self, message: Notification) -> None:
         """Send the message to the recipients that want one of its kinds; returns at once."""
         clean = message.without(self._secrets)

@@ -208,13 +208,18 @@ class Lake:
             self.discard(table, branch, branch)
 
     def discard(self, table: Table, branch: str, attempt: str) -> None:
-        """Forget a branch and delete the files that the attempt wrote for it; for work that was never promoted."""
+        """Forget a branch and delete the files that the attempt wrote for it; those that it has promoted stay."""
         self.drop_branch(table, branch)
-        uri = self.data_uri(table, attempt)
-        local = local_path(uri)
-        filesystem, folder = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-        if filesystem.get_file_info(folder).type is not pyarrow.fs.FileType.NotFound:
-            filesystem.delete_dir(folder)
+        filesystem, folder = _located(self.data_uri(table, attempt))
+        written = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=True))
+        promoted = {_located(file.uri)[1] for file in self._plan(table, None, MAIN)} if written else set()
+        if promoted.isdisjoint(file.path for file in written):
+            if written:
+                filesystem.delete_dir(folder)
+            return
+        for file in written:
+            if file.type is pyarrow.fs.FileType.File and file.path not in promoted:
+                filesystem.delete_file(file.path)
 
     def remove_hours(self, table: Table, hours: Collection[datetime]) -> None:
         """Remove the files of the hours from `main`, as an accident would: the hours count as lost, not as empty."""
@@ -285,6 +290,15 @@ class Lake:
             (lake_file(task.file) for task in scan.plan_files()),
             key=lambda file: (file.hour, file.uri),
         )
+
+
+def _located(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The file system of a URI, and the path in it."""
+    local = local_path(uri)
+    if local:
+        return pyarrow.fs.LocalFileSystem(), local
+    filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
+    return filesystem, path
 
 
 def _first_snapshot(iceberg_table: IcebergTable) -> None:

@@ -1,5 +1,7 @@
 """The summary of a run: one observation of each asset that a step was about, with its range and the report of the repair."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import dagster as dg
@@ -12,12 +14,32 @@ from backfill_platform.reports.facts import merged_step_facts, step_tables
 from backfill_platform.reports.markdown import markdown
 from backfill_platform.reports.render import page
 from backfill_platform.reports.repair_report import RepairReport, command
+from backfill_platform.reports.words import error_in_words
 
 _TITLE = "repair report"
 
 
-def show_report(context: dg.AssetExecutionContext, report: RepairReport) -> None:
-    """Log one observation of each asset that a step was about."""
+@contextmanager
+def shown_at_the_end(context: dg.AssetExecutionContext, report: RepairReport) -> Iterator[None]:
+    """Log the report of what this block does, however it ends. A report that cannot be made fails no repair."""
+    try:
+        yield
+    except BaseException as error:
+        report.error = error_in_words(error)
+        _show_or_warn(context, report)
+        raise
+    _show_or_warn(context, report)
+
+
+def _show_or_warn(context: dg.AssetExecutionContext, report: RepairReport) -> None:
+    try:
+        _show(context, report)
+    except Exception:
+        context.log.exception("the report of the run cannot be shown, because of a bug; the repair is not affected")
+
+
+def _show(context: dg.AssetExecutionContext, report: RepairReport) -> None:
+    """One observation of each asset that a step was about."""
     if report.plan is None:
         return
     text = dg.MetadataValue.md(page(report, _links(report, context.run)))

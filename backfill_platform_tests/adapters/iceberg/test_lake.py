@@ -247,6 +247,21 @@ def test_a_discarded_attempt_leaves_neither_branch_nor_files(lake: Lake, table: 
     lake.discard(table, "r1", "r1")
 
 
+def test_a_sweep_deletes_what_a_dead_attempt_has_staged_and_not_what_it_has_promoted(
+    lake: Lake, table: Table, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lake" / "data" / "raw" / "events" / "dead"
+    folder.mkdir(parents=True)
+    write = Writer(folder)
+    promoted, staged = write(hour(0), 3), write(hour(1), 4)
+    lake.stage(table, "dead", [hour(0)], {hour(0): promoted})
+    lake.promote(table, "dead", [hour(0)])
+    lake.stage(table, "dead", [hour(1)], {hour(1): staged})
+    lake.sweep(table)
+    assert [local_uri(path) for path in folder.iterdir()] == promoted
+    assert lake.gone(lake.files(table, [hour(0)])) == set()
+
+
 def test_branches_and_files_of_dead_attempts_are_swept(lake: Lake, table: Table, tmp_path: Path) -> None:
     folder = tmp_path / "lake" / "data" / "raw" / "events" / "dead"
     folder.mkdir(parents=True)
