@@ -1,4 +1,4 @@
-"""What the runner asks of its engines: three to six calls each, so that tests can take fakes in memory for them.
+"""What the runner asks of its engines: three to five calls each, so that tests can take fakes in memory for them.
 
 The real ones are `iceberg_lake`, `spark_builder`, `publish` and `audit_log`.
 """
