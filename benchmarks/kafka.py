@@ -34,7 +34,7 @@ from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_uri
-from backfill_platform.topics.replay import Replay, replay_hours
+from backfill_platform.topics.replay import Replay, ReplayEngines, replay_hours
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over
 from benchmarks.repairs import repair, services
@@ -140,11 +140,7 @@ class Bench:
         began = time.perf_counter()
         counts = replay_hours(
             asked,
-            lambda: self.spark,
-            self.lake,
-            self.cluster,
-            Ledger(self.warehouse),
-            lambda: datetime.now(UTC),
+            ReplayEngines(lambda: self.spark, self.lake, self.cluster, Ledger(self.warehouse), lambda: datetime.now(UTC)),
             every=(self.pipeline,),
             say=lambda text: sent.append(time.perf_counter()),
             tell=lambda progress: None,

@@ -76,7 +76,7 @@ def replay(**given: Any) -> None:
     from backfill_platform.adapters.kafka.sender import Options, Progress
     from backfill_platform.cli.platform import open_spark, open_warehouse
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
-    from backfill_platform.topics.replay import Replay, replay_hours
+    from backfill_platform.topics.replay import Replay, ReplayEngines, replay_hours
 
     declared = load_pipelines(settings.pipelines)
     chosen = tuple(find_pipeline(declared, name) for name in given["pipelines"])
@@ -119,12 +119,14 @@ def replay(**given: Any) -> None:
 
         counts = replay_hours(
             asked,
-            # A replay that goes on has selected its rows already, and needs no Spark.
-            lambda: stack.enter_context(open_spark(settings)),
-            connections.lake(),
-            cluster,
-            Ledger(warehouse),
-            lambda: datetime.now(UTC),
+            ReplayEngines(
+                # A replay that goes on has selected its rows already, and needs no Spark.
+                lambda: stack.enter_context(open_spark(settings)),
+                connections.lake(),
+                cluster,
+                Ledger(warehouse),
+                lambda: datetime.now(UTC),
+            ),
             every=tuple(declared.values()),
             say=progress.say,
             tell=tell,
@@ -175,7 +177,7 @@ def drain(pipeline: str, name: str, topic: str, handler: str, reason: str, outpu
     from backfill_platform.adapters.connections import Connections
     from backfill_platform.cli.platform import open_warehouse
     from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
-    from backfill_platform.topics.drain import drain_topic
+    from backfill_platform.topics.drain import Drain, drain_topic
 
     declared = find_pipeline(load_pipelines(settings.pipelines), pipeline)
     with (
@@ -184,15 +186,10 @@ def drain(pipeline: str, name: str, topic: str, handler: str, reason: str, outpu
         terminal.StepProgress() as progress,
     ):
         report = drain_topic(
+            Drain(name, topic, handler, reason, "command line", version("backfill-platform")),
             declared,
             cluster,
             warehouse,
-            name=name,
-            topic=topic,
-            handler=handler,
-            reason=reason,
-            requester="command line",
-            code_version=version("backfill-platform"),
             clock=lambda: datetime.now(UTC),
             tell=lambda done, total: progress.say(f"{done:,} of {total:,} messages"),
         )

@@ -29,12 +29,7 @@ def wanted_hours(pipeline: Pipeline, lake: Lake, gaps: Iterable[Gap], now: datet
             found.setdefault((WAREHOUSE, gap.table.partition("/")[2]), set()).add(gap.hour)
         else:
             lake_hours.setdefault(gap.table, set()).add(gap.hour)
-    changed: dict[AssetPath, set[datetime]] = {}
-    if landing := lake_hours.get(str(pipeline.raw.table)):
-        changed[pipeline.raw.table.path] = landing
-        for span in apart(pipeline, landing):
-            for affected in find_impact(pipeline, lake, Damage(span.start, span.end), now).tables[1:]:
-                changed.setdefault(affected.node.table.path, set()).update(affected.hours)
+    changed = _changed_by_landing(pipeline, lake, lake_hours.get(str(pipeline.raw.table), set()), now)
     for node in pipeline.nodes:
         own = changed.setdefault(node.table.path, set())
         own |= lake_hours.get(str(node.table), set())
@@ -46,3 +41,14 @@ def wanted_hours(pipeline: Pipeline, lake: Lake, gaps: Iterable[Gap], now: datet
             if node.published:
                 found.setdefault((WAREHOUSE, node.table.name), set()).update(own)
     return found
+
+
+def _changed_by_landing(pipeline: Pipeline, lake: Lake, landed: set[datetime], now: datetime) -> dict[AssetPath, set[datetime]]:
+    """The raw hours that are landed, and the hours that are computed from the events of these times."""
+    if not landed:
+        return {}
+    changed = {pipeline.raw.table.path: landed}
+    for span in apart(pipeline, landed):
+        for affected in find_impact(pipeline, lake, Damage(span.start, span.end), now).tables[1:]:
+            changed.setdefault(affected.node.table.path, set()).update(affected.hours)
+    return changed

@@ -18,7 +18,7 @@ from backfill_platform.adapters.iceberg.inventory import TableInventory
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.gaps import Written, code_changed, has_changed, seen_by
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour, hour_of
-from backfill_platform.domain.impact import Damage
+from backfill_platform.domain.impact import Damage, Impact
 from backfill_platform.domain.plan import Node
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, contiguous_runs
 from backfill_platform.errors import UsageError
@@ -56,32 +56,48 @@ def stale_hours(pipeline: Pipeline, hours: HourRange, known: Known, now: datetim
     found: dict[tuple[str, str], Reasons] = {node.table.path: {} for node in pipeline.nodes}
     for node in pipeline.nodes[1:]:
         built = known.built(node, hours)
-        reasons = found[node.table.path]
-        reasons.update(code_changed(built, pipeline.code_version(node.table.name)))
-        if node.reads is not None and node.reads != pipeline.raw.table:
-            history = known.history[node.reads.path]
-            for hour, claim in built.items():
-                for source in node.window.needs(hour, pipeline.start):
-                    if source in history and has_changed(claim, history[source]):
-                        reasons.setdefault(hour, f"{node.reads} of {format_hour(source)} has other rows by now")
+        code = code_changed(built, pipeline.code_version(node.table.name))
+        found[node.table.path] = {**_source_changed(pipeline, node, built, known), **code}
     for damage, arrived, why in _changes(pipeline, hours, known):
         try:
             impact = find_impact(pipeline, known.lake, damage, now)
         except UsageError:  # events of hours that the pipeline does not have
             continue
-        hit: dict[tuple[str, str], set[datetime]] = {}
-        for affected in impact.tables[1:]:
-            path, above = affected.node.table.path, affected.node.reads
-            for hour, claim in known.built(affected.node, hours).items():
-                if above is not None and above != pipeline.raw.table:
-                    reached = bool(hit[above.path].intersection(affected.node.window.needs(hour, pipeline.start)))
-                else:
-                    # Of an hour that is lost nobody can tell; that it is lost is said elsewhere.
-                    reached = hour in affected.why and hour in known.there[path]
-                if reached and claim.started_at < arrived:
-                    hit.setdefault(path, set()).add(hour)
-                    found[path].setdefault(hour, f"{why}; {affected.why.get(hour, f'computed from {above}')}")
-            hit.setdefault(path, set())
+        for path, reached in _reached(pipeline, hours, known, impact, arrived).items():
+            for hour, how in reached.items():
+                found[path].setdefault(hour, f"{why}; {how}")
+    return found
+
+
+def _source_changed(pipeline: Pipeline, node: Node, built: Mapping[datetime, Written], known: Known) -> Reasons:
+    """Hours that were computed from rows of another derived table which has others by now."""
+    found: Reasons = {}
+    if node.reads is None or node.reads == pipeline.raw.table:
+        return found
+    history = known.history[node.reads.path]
+    for hour, claim in built.items():
+        for source in node.window.needs(hour, pipeline.start):
+            if source in history and has_changed(claim, history[source]):
+                found.setdefault(hour, f"{node.reads} of {format_hour(source)} has other rows by now")
+    return found
+
+
+def _reached(
+    pipeline: Pipeline, hours: HourRange, known: Known, impact: Impact, arrived: datetime
+) -> dict[tuple[str, str], Reasons]:
+    """The hours of each derived table that were built before the damage arrived and that it reaches; with how."""
+    found: dict[tuple[str, str], Reasons] = {}
+    for affected in impact.tables[1:]:
+        path, above = affected.node.table.path, affected.node.reads
+        reasons = found.setdefault(path, {})
+        for hour, claim in known.built(affected.node, hours).items():
+            if above is not None and above != pipeline.raw.table:
+                reached = not found[above.path].keys().isdisjoint(affected.node.window.needs(hour, pipeline.start))
+            else:
+                # Of an hour that is lost nobody can tell; that it is lost is said elsewhere.
+                reached = hour in affected.why and hour in known.there[path]
+            if reached and claim.started_at < arrived:
+                reasons[hour] = affected.why.get(hour, f"computed from {above}")
     return found
 
 
@@ -126,22 +142,17 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
         # What has landed once, with events of its own hour alone, changes nothing that was built before.
         if last.finished_at <= first_build or (len(versions) == 1 and not beyond):
             continue
-        changed, late = False, False
-        for node in nodes:
-            near = node.window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR).intersect(hours)
-            for hour in near or ():
-                claim = built[node.table.path].get(hour)
-                if claim is None or last.finished_at <= claim.started_at:
-                    continue
-                seen = seen_by(claim, versions)
-                if seen is None:
-                    late = late or beyond
-                elif has_changed(claim, versions):
-                    changed = True
-        if changed:
+        reached = [
+            claim
+            for node in nodes
+            for hour in node.window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR).intersect(hours) or ()
+            if (claim := built[node.table.path].get(hour)) is not None and claim.started_at < last.finished_at
+        ]
+        unseen = [claim for claim in reached if seen_by(claim, versions) is None]
+        if any(has_changed(claim, versions) for claim in reached):
             whole = Damage(min(low, raw_hour), max(high, raw_hour + HOUR))
             yield whole, last.finished_at, f"raw events of {format_hour(raw_hour)} have landed again, and are others"
-        elif late:
+        elif unseen and beyond:
             for damage, events in _late(pipeline, known.lake, raw_hour):
                 text = f"{events} events of this time arrived late, in {format_hour(raw_hour)}"
                 yield damage, last.finished_at, text

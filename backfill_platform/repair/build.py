@@ -24,7 +24,7 @@ from backfill_platform.pipelines.spec import DerivedTable
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.outcomes import Closure, Fact, Reading
 from backfill_platform.repair.ports import BuiltHours
-from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
+from backfill_platform.repair.write_audit_promote import HourAudit, WriteOptions, owned, write_and_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -79,14 +79,13 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     rules = pipeline.rules(table.name)
     frames = [require_columns(frame, rules, str(table)) for frame in frames]
     marked = mark_failures(reduce(lambda one, other: one.unionByName(other), frames), rules)
-    payload = F.to_json(F.struct(*table.column_names))
-    sort_by = (table.hour, *table.key)
     hours = [hour for part in parts for hour in part.hours]
     if tenants and table.tenant:
         mine = F.coalesce(F.col(table.tenant).cast("string").isin(*tenants), F.lit(False))
         marked = _with_others(spark, lake, table, hours, marked, mine)
         measures["rows_of_other_tenants"] = F.count_if(~mine)
-    audits = write_and_audit(marked, lake, table, rules, hours, repair, payload=payload, measures=measures, sort_by=sort_by)
+    options = WriteOptions(F.to_json(F.struct(*table.column_names)), measures, sort_by=(table.hour, *table.key))
+    audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
     for part, deduplicated in once:
         counts = deduplicated.counts()
         audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}

@@ -19,7 +19,7 @@ from backfill_platform.adapters.spark.observed import observed
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import CheckFailed, SpecError
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.write_audit_promote import HourAudit, owned, write_and_audit
+from backfill_platform.repair.write_audit_promote import HourAudit, WriteOptions, owned, write_and_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -73,9 +73,8 @@ def _land(
     payload = F.when(~is_good(), source.payload()).alias(_PAYLOAD)
     marked = mark_failures(owned(parsed, table.hour, hours), rules).select(*table.column_names, FAILED, payload)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
-    audits = write_and_audit(
-        marked, lake, table, rules, hours, repair, payload=F.col(_PAYLOAD), measures=measures, sort_by=(raw.event_time,)
-    )
+    options = WriteOptions(F.col(_PAYLOAD), measures, sort_by=(raw.event_time,))
+    audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
     if read is None:
         read = {hour: audit.computed for hour, audit in audits.items()}
         counted, returned = observed(seen), sum(read.values())

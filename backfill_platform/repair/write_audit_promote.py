@@ -141,6 +141,18 @@ def owned(rows: DataFrame, hour: str, hours: Collection[datetime]) -> DataFrame:
     return rows.where(F.col(hour).isNull() | mine)
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """How marked rows are written and measured.
+
+    `payload` is what a quarantine row keeps of a rejected one; `measures` are integer aggregates over the good rows of an hour.
+    """
+
+    payload: Column
+    measures: Mapping[str, Column]
+    sort_by: tuple[str, ...]
+
+
 def write_and_audit(
     marked: DataFrame,
     lake: Lake,
@@ -148,22 +160,18 @@ def write_and_audit(
     rules: Rules,
     hours: Collection[datetime],
     repair: str,
-    *,
-    payload: Column,
-    measures: Mapping[str, Column],
-    sort_by: tuple[str, ...],
+    options: WriteOptions,
 ) -> dict[datetime, HourAudit]:
     """Stage the marked rows of `hours` on the branch `repair`, good ones and rejects, and audit every hour.
 
-    `payload` is what a quarantine row keeps of a rejected one; `measures` are integer aggregates over the good rows of an hour.
     What is judged are the files that were written. Raises CheckFailed when a row has no hour.
     """
     spark, schema, rejects = marked.sparkSession, spark_schema(table), quarantine_of(table)
-    with RejectSplit(marked, table.hour, payload) as split:
-        files = _write(split.good.select(*table.column_names), lake, table, hours, repair, sort_by)
+    with RejectSplit(marked, table.hour, options.payload) as split:
+        files = _write(split.good.select(*table.column_names), lake, table, hours, repair, options.sort_by)
         uris = [uri for written in files.values() for uri in written]
         stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
-        judged = judge(split, stored, table, rules, measures)
+        judged = judge(split, stored, table, rules, options.measures)
         lake.stage(table, repair, hours, files)
         reason = F.concat_ws("; ", FAILED).alias("reason")
         set_aside = {}

@@ -24,6 +24,18 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
+class Drain:
+    """What is asked for: a drain goes on by its `name`. Without a `topic` it is that of the pipeline's replays."""
+
+    name: str
+    topic: str = ""
+    handler: str = PERSIST
+    reason: str = ""
+    requester: str = ""
+    code_version: str = ""
+
+
+@dataclass(frozen=True)
 class DrainReport:
     """What this drain did, and what all drains of its name have by hour."""
 
@@ -42,30 +54,25 @@ def handler_of(pipeline: Pipeline, name: str) -> Handler:
 
 
 def drain_topic(
+    asked: Drain,
     pipeline: Pipeline,
     cluster: Cluster,
     warehouse: Warehouse,
     *,
-    name: str,
-    topic: str = "",
-    handler: str = PERSIST,
-    reason: str = "",
-    requester: str = "",
-    code_version: str = "",
     clock: Callable[[], datetime],
     tell: Callable[[int, int], None],
     counted: Callable[[Sequence[datetime]], object] = lambda hours: None,
 ) -> DrainReport:
     """Handle all that the topic has now and no drain of this name has handled, and compare the counts.
 
-    Without a topic it is that of the pipeline's replays. `counted` hears which hours have counts in the ledger now.
+    `tell` hears how many messages of how many are handled, `counted` which hours have counts in the ledger now.
     Raises CheckFailed where the counts of an hour disagree, and what `adapters.kafka.consumer` raises.
     """
-    topic, handle = topic or pipeline.backfill_topic, handler_of(pipeline, handler)
+    name, topic, handle = asked.name, asked.topic or pipeline.backfill_topic, handler_of(pipeline, asked.handler)
     receipts, ledger, started = Receipts(warehouse), Ledger(warehouse), clock()
 
     def keep(messages: Sequence[Message]) -> None:
-        receipts.add([_receipt(name, message, payload=handler == PERSIST) for message in messages])
+        receipts.add([_receipt(name, message, payload=asked.handler == PERSIST) for message in messages])
 
     drained = consume_to_end(cluster, topic, name, handle, keep, tell=tell)
     hours = delivery_counts_of_drain(receipts, ledger, name, topic)
@@ -80,10 +87,10 @@ def drain_topic(
             status="done" if one.agree else "refused",
             rows_read=one.acknowledged,
             rows_kept=one.persisted or 0,
-            reason=reason,
-            note=f"handler {handler}",
-            requester=requester,
-            code_version=code_version,
+            reason=asked.reason,
+            note=f"handler {asked.handler}",
+            requester=asked.requester,
+            code_version=asked.code_version,
             server_version=warehouse.server_version,
             schema_hash="",
             started_at=started,

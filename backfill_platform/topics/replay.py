@@ -75,13 +75,20 @@ class HourCount:
     acknowledged: int
 
 
+@dataclass(frozen=True)
+class ReplayEngines:
+    """What a replay reads, writes and asks the time. Spark is opened when rows have to be selected."""
+
+    spark: Callable[[], SparkSession]
+    lake: Lake
+    cluster: Cluster
+    ledger: Ledger
+    clock: Callable[[], datetime]
+
+
 def replay_hours(
     asked: Replay,
-    spark: Callable[[], SparkSession],
-    lake: Lake,
-    cluster: Cluster,
-    ledger: Ledger,
-    clock: Callable[[], datetime],
+    engines: ReplayEngines,
     *,
     every: Collection[Pipeline],
     say: Callable[[str], None],
@@ -93,25 +100,25 @@ def replay_hours(
     twice, PreconditionError for a topic that cannot take the messages, and what sending raises.
     """
     _refuse_live_topics(asked, every)
-    lanes = []
+    cluster, lanes = engines.cluster, []
     for pipeline in asked.pipelines:
-        selection = Selection(lake.root_uri, asked.name, pipeline.name)
+        selection = Selection(engines.lake.root_uri, asked.name, pipeline.name)
         manifest = selection.manifest()
         if manifest is None:
             say(f"selecting {pipeline.name} {asked.hours}")
-            manifest = _select(asked, pipeline, selection, spark(), lake, cluster, clock())
+            manifest = _select(asked, pipeline, selection, engines.spark(), engines.lake, cluster, engines.clock())
             done: Mapping[int, int] = {}
         else:
             _refuse_another(asked, pipeline, manifest)
             done = positions(cluster, manifest, fenced=asked.options.transactional)
         lanes.append(Lane(selection, manifest, done))
-    started = clock()
+    started = engines.clock()
     say(f"sending {sum(lane.manifest.rows for lane in lanes):,} messages")
     try:
         send(cluster, lanes, asked.options, tell=tell)
     finally:
         counts = [count for lane in lanes for count in _counts(lane)]
-        ledger.append(_entry(asked, count, started, clock()) for count in counts)
+        engines.ledger.append(_entry(asked, count, started, engines.clock()) for count in counts)
     return counts
 
 

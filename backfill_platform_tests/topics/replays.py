@@ -11,7 +11,7 @@ from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.sender import Progress
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.topics.replay import HourCount, Replay, replay_hours
+from backfill_platform.topics.replay import HourCount, Replay, ReplayEngines, replay_hours
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.pipelines.messages import T0, pipeline_over, send
@@ -41,11 +41,7 @@ def do(
 ) -> list[HourCount]:
     return replay_hours(
         asked,
-        lambda: world.spark,
-        world.lake,
-        cluster,
-        Ledger(world.warehouse),
-        lambda: datetime.now(UTC),
+        ReplayEngines(lambda: world.spark, world.lake, cluster, Ledger(world.warehouse), lambda: datetime.now(UTC)),
         every=asked.pipelines,
         say=lambda text: None,
         tell=tell,

@@ -17,7 +17,7 @@ from backfill_platform.adapters.kafka.consumer import Message, Outgoing
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.errors import CheckFailed, TakenOver, UsageError
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.topics.drain import drain_topic
+from backfill_platform.topics.drain import Drain, drain_topic
 from backfill_platform_tests.fixtures_kafka import Broker
 from backfill_platform_tests.pipelines.messages import T0
 from backfill_platform_tests.topics.replays import HOURS, ask, do, landed, read_all
@@ -35,13 +35,12 @@ def world(tmp_path: Path, spark: Any, warehouse: Any, broker: Broker, topics: Cl
 def drained(world: World, cluster: Cluster, name: str = "drain-1", **options: Any) -> Any:
     pipeline: Pipeline = options.pop("pipeline", world.pipeline)
     return drain_topic(
+        Drain(f"{name}-{world.pipeline.name}", **options),
         pipeline,
         cluster,
         world.warehouse,
-        name=f"{name}-{world.pipeline.name}",
         clock=lambda: datetime.now(UTC),
         tell=lambda done, total: None,
-        **options,
     )
 
 

@@ -17,7 +17,7 @@ from backfill_platform.adapters.kafka.sender import Options, Progress
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.domain.pacing import Limits
 from backfill_platform.errors import BackfillError, CheckFailed
-from backfill_platform.topics.drain import DrainReport, drain_topic
+from backfill_platform.topics.drain import Drain, DrainReport, drain_topic
 from backfill_platform.topics.replay import Replay
 from backfill_platform_tests.adapters.kafka.wire import Wire, wire
 from backfill_platform_tests.fixtures_kafka import Broker, free_ports, running_broker
@@ -158,12 +158,10 @@ def drain(world: World, cluster: Cluster, topic: str, at_first_batch: Callable[[
         return []
 
     return drain_topic(
+        Drain(f"{topic}-{world.pipeline.name}", topic, "handler"),
         replace(world.pipeline, handlers={"handler": handler}),
         cluster,
         world.warehouse,
-        name=f"{topic}-{world.pipeline.name}",
-        topic=topic,
-        handler="handler",
         clock=lambda: datetime.now(UTC),
         tell=lambda a, b: None,
     )

@@ -14,7 +14,7 @@ import pytest
 from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.sender import Options, Progress
 from backfill_platform.domain.pacing import Limits
-from backfill_platform.topics.drain import drain_topic
+from backfill_platform.topics.drain import Drain, drain_topic
 from backfill_platform.topics.replay import Replay
 from backfill_platform_tests.fixtures_kafka import Broker, running_brokers
 from backfill_platform_tests.fixtures_pipeline import open_lake
@@ -124,11 +124,10 @@ def test_a_leader_changes_while_a_replay_is_sent_and_while_it_is_drained(
             return []
 
         report = drain_topic(
+            Drain(f"leaders-{world.pipeline.name}", handler="first_batch"),
             replace(world.pipeline, handlers={"first_batch": first_batch}),
             cluster,
             world.warehouse,
-            name=f"leaders-{world.pipeline.name}",
-            handler="first_batch",
             clock=lambda: datetime.now(UTC),
             tell=lambda done, total: None,
         )

@@ -25,8 +25,8 @@ from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.orchestration.run_request import RunRequest
 from backfill_platform.pipelines.registry import find_pipeline
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.topics.drain import PERSIST, drain_topic
-from backfill_platform.topics.replay import Replay, replay_hours
+from backfill_platform.topics.drain import PERSIST, Drain, drain_topic
+from backfill_platform.topics.replay import Replay, ReplayEngines, replay_hours
 
 _ATTEMPTS = 3
 _TELL_SECONDS = 5.0
@@ -118,11 +118,13 @@ def replay_job(pipeline: Pipeline, every: Iterable[Pipeline]) -> dg.JobDefinitio
                 figures = None if port is None else stack.enter_context(served(port, name))
                 counts = replay_hours(
                     wanted,
-                    stack.enter_context(stoppable(lambda: spark.spark_session)),
-                    connections.lake(),
-                    cluster,
-                    ledger,
-                    lambda: datetime.now(UTC),
+                    ReplayEngines(
+                        stack.enter_context(stoppable(lambda: spark.spark_session)),
+                        connections.lake(),
+                        cluster,
+                        ledger,
+                        lambda: datetime.now(UTC),
+                    ),
                     every=tuple(pipelines.values()),
                     say=context.log.info,
                     tell=_Teller(context, figures),
@@ -159,15 +161,17 @@ def drain_job(pipeline: Pipeline) -> dg.JobDefinition:
         with _as_failures(), closing(connections.warehouse()) as warehouse, closing(connections.cluster()) as cluster:
             asked = RunRequest.from_tags(context.run.tags).repair
             report = drain_topic(
+                Drain(
+                    config.drain,
+                    config.topic,
+                    config.handler,
+                    asked.reason,
+                    asked.requester,
+                    version("backfill-platform"),
+                ),
                 pipeline,
                 cluster,
                 warehouse,
-                name=config.drain,
-                topic=config.topic,
-                handler=config.handler,
-                reason=asked.reason,
-                requester=asked.requester,
-                code_version=version("backfill-platform"),
                 clock=lambda: datetime.now(UTC),
                 tell=lambda done, total: context.log.info(f"{done:,} of {total:,} messages"),
                 counted=lambda hours: show_counts(context, pipeline, Ledger(warehouse), hours),
