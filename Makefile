@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install hooks demo up test test-slow test-connect coverage lint format docs docs-serve bench bench-quick lock clean
+.PHONY: help install hooks demo up test test-slow test-connect coverage lint format docs docs-serve bench bench-quick lock audit clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ up: $(READY)  ## start warehouse, Spark, Dagster UI and daemon; Ctrl-C stops all
 
 # CI runs .ci/run: make test TIER="not slow", about half an hour.
 TIER ?= not slow and not whole
-test: $(READY) lint  ## lint, types, import rules and the fast tests (about five minutes)
+test: $(READY) lint  ## lint, types, import rules and the fast tests (four to five minutes)
 	@scripts/need-chromium
 	@scripts/need-kafka
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
@@ -72,12 +72,16 @@ $(READY): requirements.lock pyproject.toml
 	  { echo "error: Python 3.11 is needed, $(PYTHON) is another one; install it or run make PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the locked dependencies into $(VENV) (a minute or two)"
-	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check -e .
+	@# the lock names everything with its hash: nothing is looked up besides, and nothing else is taken
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --disable-pip-version-check -e .
 	@touch $(READY)
 
-lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for
-	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --no-header --no-annotate -q -o requirements.lock
+lock: $(READY)  ## pin today's versions of everything pyproject.toml asks for, with the hashes of their files
+	$(BIN)/uv pip compile pyproject.toml --group dev --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate -q -o requirements.lock
+
+audit: $(READY)  ## look for known holes in the locked dependencies; asks the advisory database of PyPI, and fails without it
+	$(BIN)/pip-audit --strict --requirement requirements.lock --require-hashes --disable-pip --progress-spinner off
 
 clean:  ## forget the environment and all embedded state
 	rm -rf $(VENV) site .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts

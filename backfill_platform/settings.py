@@ -5,6 +5,7 @@ Every setting has a default that works on a fresh machine; production changes it
 """
 
 import os
+import secrets
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,8 @@ from pydantic_settings import SettingsError as SourceError
 from backfill_platform.domain.notification import NotificationKind, redact
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import SettingsError
+
+SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # Spark's own name; its client and its server read it
 
 
 class RecipientSettings(BaseModel):
@@ -64,7 +67,10 @@ class Settings(BaseSettings):
     lake_uri: str | None = Field(None, description="root of the lake's tables; default: file:// below home")
     lake_catalog_uri: str | None = Field(None, description="SQLAlchemy URI of the catalog; default: SQLite below home")
     spark_master: str = Field("local[*]", description="where a classic Spark session runs")
-    spark_remote: str | None = Field(None, description="a Spark Connect server, sc://host:port, instead of a session")
+    spark_remote: str | None = Field(
+        None,
+        description="a Spark Connect server, sc://host:port, instead of a session; its token: SPARK_CONNECT_AUTHENTICATE_TOKEN",
+    )
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
     kafka: dict[str, SecretStr] = Field(
         {}, description='settings of librdkafka, as a JSON object: {"bootstrap.servers": "broker:9092"}'
@@ -77,7 +83,10 @@ class Settings(BaseSettings):
     )
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
-    web_url: str | None = Field(None, description="address of the Dagster UI for other people, for links in messages")
+    web_url: str | None = Field(
+        None,
+        description="address of the Dagster UI for other people: for links in messages, and for the gate before it",
+    )
     recipients: dict[str, RecipientSettings] = Field(
         {}, description="how the recipients of pipelines are reached, by name, as a JSON object"
     )
@@ -88,6 +97,27 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         return path.expanduser().absolute()
+
+    @field_validator("spark_remote")
+    @classmethod
+    def _has_no_token(cls, remote: str | None) -> str | None:
+        if remote and ";token=" in remote.lower():
+            raise ValueError(f"its token is set as {SPARK_TOKEN}, Spark's own variable: Dagster shows addresses to everybody")
+        return remote
+
+    def make_home(self) -> None:
+        """Make the home, into which only its owner may look. Raises SettingsError when anybody else can."""
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            if self.home.stat().st_uid == os.getuid():
+                self.home.chmod(0o700)
+        except OSError as error:
+            raise SettingsError(f"BACKFILL_HOME: {self.home} cannot be used: {error.strerror}") from error
+        if self.home.stat().st_mode & 0o007:
+            raise SettingsError(
+                f"BACKFILL_HOME: {self.home} is somebody else's and open to everybody; use a folder of your own, or have its "
+                "owner run: chmod o-rwx"
+            )
 
     @property
     def warehouse_dir(self) -> Path:
@@ -149,6 +179,16 @@ def _no_json(text: str) -> str:
         if f'"{name}"' in text:
             return f"BACKFILL_{name.upper()} is a JSON object of texts"
     return f"{text}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'"
+
+
+def use_spark_token(token: str) -> None:
+    """Let Spark's client of this process and of its children bring the token: they read it from their environment."""
+    os.environ[SPARK_TOKEN] = token
+
+
+def own_spark_token() -> str:
+    """The token that is set, else a new one, for a Spark Connect server that this process starts and for its clients."""
+    return os.environ.setdefault(SPARK_TOKEN, secrets.token_urlsafe(32))
 
 
 def child_environment(settings: Settings, **more: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from backfill_platform.adapters.clickhouse.embedded_endpoint import running_url
 from backfill_platform_tests.fixtures_warehouse import raw, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -161,8 +162,9 @@ class Stacks:
 
         wait_until(lambda: bool(services_of_start()), START_SECONDS)
         services = services_of_start()
-        endpoint = json.loads((self.home / "warehouse" / "endpoint.json").read_text())
-        return Stack(self.home, process, services["web_url"], services["spark_remote"], endpoint["url"])
+        warehouse = running_url(self.home / "warehouse")
+        assert warehouse is not None
+        return Stack(self.home, process, services["web_url"], services["spark_remote"], warehouse)
 
     def end(self) -> None:
         """Stop it, and kill what does not stop: tests of stopping look for themselves."""

@@ -1,7 +1,9 @@
 """The one place that opens the lake, the warehouse and the Kafka cluster of the settings."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from pydantic import SecretStr
 from sqlalchemy.engine import make_url
@@ -12,6 +14,8 @@ from backfill_platform.adapters.clickhouse.embedded_endpoint import running_url
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import Cluster, no_cluster
+from backfill_platform.domain.notification import redact
+from backfill_platform.domain.uris import without_password
 from backfill_platform.errors import SettingsError, WarehouseUnavailable
 from backfill_platform.settings import Settings
 
@@ -37,8 +41,10 @@ class Connections:
             if catalog.get_backend_name() == "sqlite" and catalog.database:
                 Path(catalog.database).parent.mkdir(parents=True, exist_ok=True)
             return Lake(self._settings.lake_catalog, self._settings.lake_root)
-        except (SQLAlchemyError, OSError) as error:
-            raise SettingsError(f"the lake's catalog {self._settings.lake_catalog} cannot be opened: {error}") from error
+        except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
+            # What was raised may quote the URI, and Dagster shows it beside our own words.
+            text = f"the lake's catalog {without_password(self._settings.lake_catalog)} cannot be opened: "
+            raise SettingsError(text + _without_password_of(self._settings.lake_catalog, error)) from None
 
     def cluster(self) -> Cluster:
         """The Kafka cluster and its schema registry. Raises PreconditionError when the settings name none."""
@@ -58,6 +64,16 @@ class Connections:
                 "name a server in BACKFILL_CLICKHOUSE_URL"
             )
         return Warehouse(url)
+
+
+def _without_password_of(uri: str, error: Exception) -> str:
+    """The first line of an error without anything that may be the password in the URI."""
+    secret = uri.partition("://")[2].rpartition("@")[0]
+    password = secret.partition(":")[2]
+    # Where it has characters of URIs, parsers cut it at these.
+    parts = {part for part in re.split(r"[/?#@:]", password) if len(part) > 2}
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return redact(first, {uri, secret, password, unquote(password), *parts})
 
 
 def _revealed(secrets: Mapping[str, SecretStr]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -19,7 +20,7 @@ from backfill_platform.cli.options import (
     warehouse_of,
 )
 from backfill_platform.domain.fingerprint import repair_id
-from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
+from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.plan import make_plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.settings import load_settings
@@ -81,7 +82,9 @@ def check(
             found = [one for one in check_pipeline(job, services, hours) if not chosen or one.asset in chosen]
     bad = (Verdict.FAILED, Verdict.WARNED) if strict else (Verdict.FAILED,)
     if junit is not None:
-        _write_junit(junit, declared.name, found, bad, (datetime.now(UTC) - began).total_seconds())
+        from backfill_platform.cli.junit import write_junit
+
+        write_junit(Path(junit), declared.name, found, bad, (datetime.now(UTC) - began).total_seconds())
     if output == "json":
         terminal.show_json(
             [
@@ -107,29 +110,3 @@ def _show(pipeline: str, hours: HourRange, found: Sequence[Any]) -> None:
         rows.append(("/".join(one.asset), one.check, *counts, first))
     columns = ("asset", "check", *(str(verdict) for verdict in Verdict), "where, and the first reason")
     terminal.show_table(f"{pipeline} {hours}: {len(found)} checks of {len(hours)} hours", columns, rows)
-
-
-def _write_junit(path: str, pipeline: str, found: Sequence[Any], bad: Sequence[Any], seconds: float) -> None:
-    """One suite for each asset and one case for each check and hour, as CI servers show them."""
-    from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
-
-    from backfill_platform.detection.validation import Verdict
-
-    report = JUnitXml(f"backfill check {pipeline}")
-    suites: dict[str, Any] = {}
-    for one in found:
-        name = "/".join(one.asset)
-        suite = suites.setdefault(name, TestSuite(name))
-        for hour, (verdict, text) in one.hours.items():
-            case = TestCase(f"{one.check} {format_hour(hour)}", name)
-            if verdict in bad:
-                case.result = [Failure(text)]
-            elif verdict is Verdict.SKIPPED:
-                case.result = [Skipped(text)]
-            elif verdict is Verdict.WARNED:
-                case.system_out = f"warning: {text}"
-            suite.add_testcase(case)
-    for suite in suites.values():
-        report.add_testsuite(suite)
-    report.time = seconds
-    report.write(path, pretty=True)

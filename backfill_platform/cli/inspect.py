@@ -1,16 +1,22 @@
 """The commands that look and change nothing: `verify`, `gaps` and `ledger`."""
 
 import sys
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TextIO
 
 import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.cli.options import on_range, pipeline_and_hours, warehouse_of
 from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.hours import format_hour, merge_hours
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.reports.words import more
 from backfill_platform.settings import load_settings
+
+_MOST_RANGES = 10  # of one table and kind
+_MOST_COMMANDS = 20
 
 
 @click.command()
@@ -20,7 +26,7 @@ def verify(pipeline: str, start: str | None, end: str | None, output: str) -> No
 
     The column ledger says whether the hour still is what the last repair of it claims to have left.
     """
-    found, claims = _survey(pipeline, start, end, claims=True)
+    _, found, claims = _survey(pipeline, start, end, claims=True)
     rows = [
         (
             *(str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour])),
@@ -46,21 +52,85 @@ def _equal(state: Any, hour: datetime) -> bool:
 
 @click.command()
 @on_range(required=False)
-def gaps(pipeline: str, start: str | None, end: str | None, output: str) -> None:
-    """Find damaged hours from data; without a range, in all hours of the pipeline. Exit 1 if there are any."""
-    found, _ = _survey(pipeline, start, end)
+@click.option("--hours", "by_hour", is_flag=True, help="a line for each hour, and every command")
+@click.option(
+    "--html", type=click.File("w", encoding="utf-8", lazy=True), help="also write a page: a calendar of hours by table"
+)
+def gaps(pipeline: str, start: str | None, end: str | None, output: str, by_hour: bool, html: TextIO | None) -> None:
+    """Find damaged hours from data; without a range, in all hours of the pipeline. Exit 1 if there are any.
+
+    Hours of a table that are damaged alike are one line. Rows expected are what was written to the lake, or what the
+    lake has for a table in ClickHouse; they are not known for an hour that was never built.
+    """
+    declared, found, _ = _survey(pipeline, start, end)
+    commands = _commands(declared, found.gaps) if found.gaps else []
+    if html is not None:
+        from backfill_platform.reports.gap_calendar import gap_calendar
+
+        html.write(gap_calendar(found, commands))
     if output == "json":
-        terminal.show_json(found.gaps)
+        terminal.show_json([_gap_facts(gap, found.rows[gap.table, gap.hour]) for gap in found.gaps])
     elif found.gaps:
-        rows = [(gap.table, gap.hour, str(gap.kind), gap.evidence) for gap in found.gaps]
-        terminal.show_table(f"{found.pipeline} {found.hours}", ("table", "hour (UTC)", "kind", "evidence"), rows)
-        terminal.out.print("repair with:")
-        for damaged in merge_hours(gap.hour for gap in found.gaps):
-            bounds = f"--from {format_hour(damaged.start)} --to {format_hour(damaged.end)}"
-            terminal.out.print(f"    backfill run {found.pipeline} {bounds}", soft_wrap=True)
+        _show_gaps(found, by_hour)
+        _show_commands(commands, by_hour)
     else:
         terminal.out.print(f"{found.pipeline} {found.hours}: no gaps in {len(found.hours)} hours")
     sys.exit(1 if found.gaps else 0)
+
+
+def _gap_facts(gap: Any, rows: Any) -> dict[str, Any]:
+    return {**asdict(gap), "rows_expected": rows.expected, "rows_found": rows.found, "share": rows.share}
+
+
+def _show_gaps(found: Any, by_hour: bool) -> None:
+    from backfill_platform.reports.damage import alike
+
+    damaged = len({gap.hour for gap in found.gaps})
+    title = f"{found.pipeline} {found.hours}: {damaged} of {len(found.hours)} hours are damaged"
+    if by_hour:
+        columns = ("table", "hour (UTC)", "kind", "expected", "found", "evidence")
+        terminal.show_table(title, columns, [_hour_line(gap, found.rows[gap.table, gap.hour]) for gap in found.gaps])
+        return
+    terminal.show_table(
+        title,
+        ("table", "kind", "hours (UTC)", "hours", "expected", "found", "evidence of the first"),
+        [
+            (one.table, one.kind, _ranges(one.ranges), one.hours, _known(one.rows_expected), one.rows_found, one.evidence)
+            for one in alike(found.gaps, found.rows)
+        ],
+    )
+
+
+def _hour_line(gap: Any, rows: Any) -> tuple[Any, ...]:
+    return gap.table, gap.hour, str(gap.kind), _known(rows.expected), rows.found, gap.evidence
+
+
+def _known(rows: int | None) -> str:
+    """A text also where it is known: a column with both has no numbers."""
+    return "unknown" if rows is None else f"{rows:,}"
+
+
+def _ranges(ranges: Sequence[HourRange]) -> str:
+    shown = [str(hours) for hours in ranges[:_MOST_RANGES]]
+    return "\n".join([*shown, *more(len(ranges) - _MOST_RANGES, "ranges")])
+
+
+def _commands(declared: Any, gaps: Any) -> list[str]:
+    """The commands that repair the gaps, in the order to run them."""
+    from backfill_platform.adapters.connections import Connections
+    from backfill_platform.detection.remediation import remedies
+
+    lake = Connections(load_settings()).lake()
+    return [one.command for one in remedies(declared, lake, gaps, datetime.now(UTC))]
+
+
+def _show_commands(commands: Sequence[str], every: bool) -> None:
+    shown = commands if every else commands[:_MOST_COMMANDS]
+    terminal.out.print("repair with:")
+    for command in shown:
+        terminal.out.print(f"    {command}", soft_wrap=True)
+    if left := more(len(commands) - len(shown), "commands; --hours shows all"):
+        terminal.out.print(f"    {left[0]}")
 
 
 @click.command()
@@ -94,8 +164,8 @@ def _rows(before: Fingerprint | None, after: Fingerprint | None) -> str:
     return " → ".join(counts if before != after else counts[:1])
 
 
-def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool = False) -> tuple[Any, dict[Any, Any]]:
-    """The state of the range, and if asked for what has become of the ledger's claims, by table."""
+def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool = False) -> tuple[Any, Any, dict[Any, Any]]:
+    """The pipeline, the state of the range, and if asked for what has become of the ledger's claims, by table."""
     from backfill_platform.adapters.connections import Connections
     from backfill_platform.detection.survey import survey
     from backfill_platform.repair.audit_log import check_claims
@@ -106,4 +176,4 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
     with warehouse_of(settings) as warehouse:
         found = survey(declared, hours, connections.lake(), warehouse, connections.loading)
         published = [state for state in found.tables if state.published] if claims else []
-        return found, {state.table.path: check_claims(warehouse, state.table, state.net) for state in published}
+        return declared, found, {state.table.path: check_claims(warehouse, state.table, state.net) for state in published}

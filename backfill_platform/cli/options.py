@@ -1,6 +1,5 @@
 """Options and look-ups that several commands share. Nothing heavy is imported before a command needs it."""
 
-import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -124,10 +123,6 @@ def read_change_limits(file: TextIO | None) -> ChangeLimits:
     """The limits of a file of YAML, none without a file. Raises UsageError naming the file."""
     if file is None:
         return NO_LIMITS
-    import yaml
+    from backfill_platform.cli.yaml_files import read_yaml
 
-    try:
-        limits = yaml.safe_load(file)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file.name} is no YAML: {error}") from error
-    return ChangeLimits.parse(json.loads(json.dumps(limits, default=str)))
+    return ChangeLimits.parse(read_yaml(file))

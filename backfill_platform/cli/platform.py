@@ -15,7 +15,7 @@ from backfill_platform.adapters.spark.session import session_options, use_this_i
 from backfill_platform.adapters.spark.stopping import stoppable
 from backfill_platform.definitions import build_definitions
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
-from backfill_platform.devstack.stack import running_services
+from backfill_platform.devstack.stack import Services, running_services
 from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
@@ -28,7 +28,7 @@ from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.repair.undo import UndoScope
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
-from backfill_platform.settings import Settings
+from backfill_platform.settings import Settings, use_spark_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +62,8 @@ class RunResult:
         report = RepairReport(subject, self.plan)
         for outcome in self.outcomes:
             report.add(outcome)
+        for step in self.steps:
+            report.add_step(step)
         report.error = "" if self.failed else self.error
         return report
 
@@ -120,8 +122,7 @@ class Platform:
 def open_platform(settings: Settings) -> Iterator[Platform]:
     """Everything that `backfill up` has started if it is running, else an embedded warehouse for the while of the block."""
     services = running_services(settings)
-    if services is not None and settings.spark_remote is None:
-        settings = settings.model_copy(update={"spark_remote": services.spark_remote})
+    settings = _with_spark(settings, services)
     pipelines = load_pipelines(settings.pipelines)
     with open_warehouse(settings) as warehouse, dagster_instance(settings) as instance:
         fail_dead_runs(instance, workers_too=services is None)
@@ -131,6 +132,7 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
 @contextmanager
 def open_warehouse(settings: Settings) -> Iterator[Warehouse]:
     """A client of the warehouse of the settings; an embedded one is started for the block unless it is running."""
+    settings.make_home()
     embedded = nullcontext() if settings.clickhouse_url is not None else connect_or_start(settings.warehouse_dir)
     with embedded, closing(Connections(settings).warehouse()) as warehouse:
         yield warehouse
@@ -141,11 +143,12 @@ def open_spark(settings: Settings) -> Iterator["SparkSession"]:
     """A Spark session: on the server of `backfill up` if that is running, else in this process; ended with the block."""
     from pyspark.sql import SparkSession
 
-    services = running_services(settings)
-    remote = settings.spark_remote or (services.spark_remote if services else None)
+    settings = _with_spark(settings, running_services(settings))
     use_this_interpreter()
     builder = SparkSession.builder
-    options = session_options(master=settings.spark_master, remote=remote, driver_memory=settings.spark_driver_memory)
+    options = session_options(
+        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
+    )
     for name, value in options.items():
         builder = builder.config(name, value)
     with stoppable(builder.getOrCreate) as opened:
@@ -154,6 +157,15 @@ def open_spark(settings: Settings) -> Iterator["SparkSession"]:
             yield session
         finally:
             session.stop()
+
+
+def _with_spark(settings: Settings, services: Services | None) -> Settings:
+    """The settings with the Spark server of `backfill up`, if that is running and the settings name no other."""
+    if services is None or settings.spark_remote is not None:
+        return settings
+    if services.spark_token:
+        use_spark_token(services.spark_token)
+    return settings.model_copy(update={"spark_remote": services.spark_remote})
 
 
 def _step_errors(result: dg.ExecuteInProcessResult) -> list[Any]:

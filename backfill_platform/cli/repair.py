@@ -26,7 +26,7 @@ from backfill_platform.cli.options import (
     select,
     warehouse_of,
 )
-from backfill_platform.domain.hours import format_hour
+from backfill_platform.domain.hours import format_hour, merge_hours
 from backfill_platform.domain.impact import Impact
 from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
@@ -146,6 +146,7 @@ def _walk(settings: Settings, arguments: _Arguments, *, dry_run: bool = False) -
     """Make the plans, walk them one after the other, and report."""
     declared, scope = arguments.scope(settings, dry_run=dry_run)
     request = arguments.request()
+    declared.check_change_limits(request.change_limits)
     from backfill_platform.cli.platform import open_platform
     from backfill_platform.planning.repair_plans import plan_repair
 
@@ -228,8 +229,13 @@ def _show_result(declared: "Pipeline", result: "RunResult") -> None:
 def _show_plans(arguments: _Arguments, planned: "RepairPlans", explained: list[list[dict[str, Any]]]) -> None:
     if planned.impact is not None:
         impact = planned.impact
-        reasons = [(str(one.node.table), hour, one.why[hour]) for one in impact.tables for hour in one.hours]
-        terminal.show_table(f"{impact.pipeline}: damaged {impact.damage}", ("table", "hour (UTC)", "why"), reasons)
+        reasons = [
+            (str(one.node.table), str(hours), len(hours), one.why[hours.start])
+            for one in impact.tables
+            for hours in merge_hours(one.hours)
+        ]
+        headings = ("table", "hours (UTC)", "hours", "why the first")
+        terminal.show_table(f"{impact.pipeline}: damaged {impact.damage}", headings, reasons)
     columns = ("asset", "action", "reads", "files (pruned)", "kB (pruned)", "rows now", "what it does")
     for number, (one, found) in enumerate(zip(planned.plans, explained, strict=True), 1):
         rows = [

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
@@ -16,6 +17,7 @@ from rich.table import Table as Grid
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
+from backfill_platform.domain.visible_text import visible, visible_in_json
 from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
 from backfill_platform.reports.facts import facts_of, step_facts, step_tables, tables_of
 
@@ -37,21 +39,22 @@ _HEADINGS = {
 
 def show_json(value: Any) -> None:
     """One JSON document on standard output; hours are ISO 8601 in UTC, fingerprints are `rows:hash`."""
-    out.print_json(json.dumps(_finite(value), default=_plain))
+    document = json.dumps(_finite(value), default=_plain, ensure_ascii=False, indent=2)
+    out.print(JSONHighlighter()(visible_in_json(document)), soft_wrap=True)
 
 
 def show_error(error: object) -> None:
     """What went wrong, on standard error."""
-    err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+    err.print(f"[red]error:[/red] {_shown(error)}", soft_wrap=True)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    grid = Grid(title=escape(title), title_justify="left", header_style="bold")
+    grid = Grid(title=_shown(title), title_justify="left", header_style="bold")
     data = [tuple(row) for row in rows]
     for number, column in enumerate(columns):
         numeric = bool(data) and all(type(row[number]) in (int, float) for row in data)
-        grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(_shown(column), justify="right" if numeric else "left", overflow="fold")
     for row in data:
         grid.add_row(*(_text(cell) for cell in row))
     out.print(grid)
@@ -79,17 +82,17 @@ def show_outcomes(step: StepFinished) -> None:
     for table in step_tables(step):
         show_rows(table)
     if of_range := step_facts(step):
-        out.print(escape("  " + ", ".join(f"{name} {value}" for name, value in of_range.items())), style="dim")
+        out.print(_shown("  " + ", ".join(f"{name} {value}" for name, value in of_range.items())), style="dim")
 
 
 def show_heading(text: str) -> None:
     """A line above tables that belong together."""
-    out.print(escape(text), style="bold")
+    out.print(_shown(text), style="bold")
 
 
 def show_text(text: str) -> None:
     """Lines as they are."""
-    out.print(escape(text), soft_wrap=True)
+    out.print(_shown(text), soft_wrap=True)
 
 
 class StepProgress:
@@ -109,9 +112,9 @@ class StepProgress:
 
     def say(self, text: str) -> None:
         """What is going on now."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=_shown(text))
         if not err.is_terminal:
-            err.print(text)
+            err.print(_shown(text))
 
     def __call__(self, event: Event) -> None:
         """Say which step has started."""
@@ -135,8 +138,12 @@ def _text(cell: Any) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
-    # Values are data: what looks like markup in them is not.
-    return f"{cell:.6g}" if isinstance(cell, float) else escape(str(cell))
+    return f"{cell:.6g}" if isinstance(cell, float) else _shown(cell)
+
+
+def _shown(value: object) -> str:
+    """Values are data: what looks like markup or a terminal's code in them is not."""
+    return escape(visible(str(value)))
 
 
 def _finite(value: Any) -> Any:

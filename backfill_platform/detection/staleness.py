@@ -121,7 +121,9 @@ def finalizable_hours(
             available_until=part.available_until,
         )
         found |= {
-            hour: f"{rows} open sessions are known to be closed, or longer, by now" for hour, rows in decided.items() if rows
+            hour: f"{rows} session{'s' * (rows != 1)} open when the hour was built, and closed or longer by now"
+            for hour, rows in decided.items()
+            if rows
         }
     return found
 

@@ -27,14 +27,18 @@ from backfill_platform.domain.gaps import (
     Gap,
     GapKind,
     Place,
+    RowCounts,
+    Written,
     count_gaps,
     lake_gaps,
     landing_gaps,
     offset_gaps,
+    source_gaps,
     stale_gaps,
     warehouse_gaps,
 )
 from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit_log import input_digest
@@ -59,12 +63,16 @@ class TableState:
 
 @dataclass(frozen=True)
 class Survey:
-    """The state of all tables of a pipeline over `hours`, and the damaged hours found in it."""
+    """The state of all tables of a pipeline over `hours`, and the damaged hours found in it.
+
+    `rows` has the counts of every hour of every table, by the names that gaps have, such as `warehouse/sessions`.
+    """
 
     pipeline: str
     hours: HourRange
     tables: tuple[TableState, ...]
     gaps: tuple[Gap, ...]
+    rows: Mapping[tuple[str, datetime], RowCounts] = field(default_factory=dict)
 
 
 def survey(
@@ -96,6 +104,7 @@ def survey(
         stale = stale_hours(pipeline, hours, Known(lake, inventory[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
     gaps: list[Gap] = []
+    counts: dict[tuple[str, datetime], RowCounts] = {}
     for node in pipeline.nodes:
         table, held = node.table, inventory[node.table.path]
         here = there[table.path]
@@ -109,12 +118,17 @@ def survey(
         else:
             found += lake_gaps(str(table), str(node.reads), hours, here, there[node.reads.path])
         found += count_gaps(str(table), [hour for hour in hours if hour in here], every, written)
+        if node.reads is None and not isinstance(pipeline.source, KafkaTopic):
+            # Files that nobody noted have nothing to differ from.
+            noted = [hour for hour in hours if hour in here and hour in written and written[hour].source_version]
+            found += source_gaps(str(table), pipeline.source.versions(noted), written)
         if node.reads is None and isinstance(pipeline.source, KafkaTopic):
             with_next = HourRange(hours.start, hours.end + HOUR)
             counted = {gap.hour for gap in found}
             by_offset = offset_gaps(str(table), hours, ledger.offsets(str(table), list(with_next)))
             found += [gap for gap in by_offset if gap.hour not in counted]
         damaged = {gap.hour for gap in found}
+        counts |= _lake_counts(str(table), hours, _rows(file for file in held.files if file.uri not in gone), written)
         state = TableState(table, {hour: rows for hour, rows in every.items() if hour in hours}, frozenset(here))
         if node.published:
             # An hour that the lake has lost is built first; until then there is nothing to compare with.
@@ -124,6 +138,7 @@ def survey(
             state = _with_fingerprints(state, hours, comparable, files, warehouse, ledger, loading, stored)
             judged = warehouse_gaps(f"warehouse/{table.name}", hours, state.lake, state.net, state.final, set(comparable))
             gaps += _with_tenants(judged, table, files, warehouse, loading) if stored else judged
+            counts |= _warehouse_counts(state, hours, set(comparable), counts)
             reasons = dict(stale[table.path])
             if stored:
                 decided = finalizable_hours(
@@ -135,7 +150,36 @@ def survey(
         found += stale_gaps(str(table), {hour: why for hour, why in reasons.items() if hour in here})
         gaps += _first_of_each_hour(found)
         states.append(state)
-    return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)))
+    return Survey(pipeline.name, hours, tuple(states), tuple(sorted(gaps)), _known(counts, gaps))
+
+
+def _lake_counts(
+    table: str, hours: HourRange, rows: Mapping[datetime, int], written: Mapping[datetime, Written]
+) -> dict[tuple[str, datetime], RowCounts]:
+    """What the ledger says was written, and what can be read."""
+    claims = {hour: written[hour].rows if hour in written else None for hour in hours}
+    return {(table, hour): RowCounts(claims[hour], rows.get(hour, 0)) for hour in hours}
+
+
+def _warehouse_counts(
+    state: TableState, hours: HourRange, comparable: Collection[datetime], lake: Mapping[tuple[str, datetime], RowCounts]
+) -> dict[tuple[str, datetime], RowCounts]:
+    """What the lake has, or should have where it is damaged itself, and what the warehouse has."""
+    table, counts = f"{WAREHOUSE}/{state.table.name}", {}
+    for hour in hours:
+        expected = state.lake[hour].rows if hour in comparable else lake[str(state.table), hour].expected
+        counts[table, hour] = RowCounts(expected, state.net[hour].rows)
+    return counts
+
+
+def _known(counts: Mapping[tuple[str, datetime], RowCounts], gaps: Iterable[Gap]) -> dict[tuple[str, datetime], RowCounts]:
+    """The counts without expectations that a gap has refuted: a lake hour that is damaged has not all its rows."""
+    refuted = {
+        key: RowCounts(None, counts[key].found)
+        for gap in gaps
+        if gap.place is Place.LAKE and (counts[key := (gap.table, gap.hour)].expected == counts[key].found)
+    }
+    return {**counts, **refuted}
 
 
 def _of_this_lake(history: History, held: TableInventory) -> History:

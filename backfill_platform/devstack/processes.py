@@ -6,7 +6,6 @@ process stops these groups when this process is killed.
 
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO
 from urllib.error import URLError
 
-from backfill_platform.errors import SettingsError, TransientError
+from backfill_platform.errors import TransientError
 
 GUARD_SECONDS = 10  # how long the guard waits between asking a group to stop and killing it
 _START_SECONDS = 120
@@ -53,11 +52,12 @@ send(left, signal.SIGKILL)
 
 @dataclass
 class Child:
-    """A child process that leads its own process group, with its log file."""
+    """A child process that leads its own process group, with its log file and the command that started it."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    command: tuple[str, ...] = ()
 
     def stop(self) -> None:
         """Ask the whole group to stop, wait, then kill it: a run that is asked has time to record that it was interrupted."""
@@ -108,7 +108,7 @@ def start_child(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Child(name, process, log)
+    return Child(name, process, log, tuple(command))
 
 
 def stop_children(children: list[Child]) -> None:
@@ -151,18 +151,6 @@ def guard(lock: IO[str]) -> Iterator[Callable[[int], None]]:
         process.kill()
         process.wait()
         groups.close()
-
-
-def console_script(name: str) -> str:
-    """The path of a console script of this environment, whether or not the environment is on PATH.
-
-    Raises SettingsError when it is not installed.
-    """
-    beside = Path(sys.executable).with_name(name)
-    path = str(beside) if beside.exists() else shutil.which(name)
-    if path is None:
-        raise SettingsError(f"{name} is not installed in this environment; run `make install`")
-    return path
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
@@ -25,7 +25,6 @@ from backfill_platform.devstack.processes import (
     GUARD_SECONDS,
     Child,
     answers_http,
-    console_script,
     free_port,
     guard,
     start_child,
@@ -35,7 +34,11 @@ from backfill_platform.devstack.processes import (
 from backfill_platform.errors import SettingsError
 from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.recovery import fail_dead_runs
-from backfill_platform.settings import Settings, child_environment
+from backfill_platform.settings import Settings, child_environment, own_spark_token
+
+_SPARK = "spark"
+# Spark may end so often in so many seconds; a start takes about ten.
+_SPARK_ENDS, _SPARK_SECONDS = 5, 600.0
 
 Tell = Callable[[str], None]
 Start = Callable[[str, list[str]], Child]
@@ -48,6 +51,7 @@ class Services:
     pid: int
     web_url: str
     spark_remote: str
+    spark_token: str = field(default="", repr=False)
 
 
 def running_services(settings: Settings) -> Services | None:
@@ -73,6 +77,8 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _frame: stop_requested.append(received))
     children: list[Child] = []
+    if _is_private(settings):
+        os.umask(0o077)
     with ExitStack() as stack:
         lock = stack.enter_context(_only_one(settings))
         started = time.monotonic()
@@ -83,7 +89,9 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
             tell("starting the embedded warehouse")
             stack.enter_context(connect_or_start(settings.warehouse_dir))
         stack.callback(stop_children, children)
-        spark_remote = settings.spark_remote or f"sc://127.0.0.1:{free_port()}"
+        # Spark's client sends a token without TLS to this name alone.
+        spark_remote = settings.spark_remote or f"sc://localhost:{free_port()}"
+        token = own_spark_token() if settings.spark_remote is None else ""
         start_in_home = partial(_start, settings, environment_of_parts(settings, spark_remote))
 
         def start(name: str, command: list[str]) -> Child:
@@ -93,8 +101,8 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
             return child
 
         web_url = _start_services(settings, spark_remote, tell, start, stop_requested)
-        services = Services(os.getpid(), web_url, spark_remote)
-        settings.services_file.write_text(json.dumps(services.__dict__))
+        services = Services(os.getpid(), web_url, spark_remote, token)
+        settings.services_file.write_text(json.dumps(asdict(services)))
         stack.callback(lambda: settings.services_file.unlink(missing_ok=True))
         if not stop_requested:
             tell(f"ready after {time.monotonic() - started:.0f} s")
@@ -103,13 +111,37 @@ def up(settings: Settings, tell: Tell, ready: Callable[[Services], None]) -> int
                 warming = [sys.executable, "-m", "backfill_platform.devstack.warm"]
                 # It ends by itself, so the guard does not watch it: another process may have its id by then.
                 stack.callback(start_in_home("warm", warming, stdin=subprocess.PIPE).stop)
-        while not stop_requested:
-            for child in children:
-                child.check()
-            time.sleep(0.2)
+        _watch_over(children, start, tell, stop_requested)
         tell("stopping")
     tell("stopped")
     return 0
+
+
+def _is_private(settings: Settings) -> bool:
+    """Whether all files are for their owner only; a lake elsewhere may be read by others, such as a ClickHouse server."""
+    return settings.lake_uri is None
+
+
+def _watch_over(children: list[Child], start: Start, tell: Tell, stop_requested: list[int]) -> None:
+    """Until a stop is requested: start Spark again when it ends, and raise TransientError when another part does.
+
+    Spark runs what pipelines give it, so it may run out of memory; web page, daemon and warehouse do not, and go on. One that
+    ends again and again is not worth starting: then the error is Spark's.
+    """
+    ended: list[float] = []
+    while not stop_requested:
+        for child in list(children):
+            if child.name == _SPARK and child.process.poll() is not None:
+                ended = [moment for moment in ended if time.monotonic() - moment < _SPARK_SECONDS] + [time.monotonic()]
+                if len(ended) > _SPARK_ENDS:
+                    child.check()
+                code = child.process.returncode
+                tell(f"Spark has ended with code {code}, see {child.log}; starting it again. Runs that used it fail")
+                children.remove(child)
+                start(_SPARK, list(child.command))
+            else:
+                child.check()
+        time.sleep(0.2)
 
 
 def _start_services(settings: Settings, spark_remote: str, tell: Tell, start: Start, stop_requested: list[int]) -> str:
@@ -118,13 +150,15 @@ def _start_services(settings: Settings, spark_remote: str, tell: Tell, start: St
     if settings.spark_remote is None:
         tell("starting Spark Connect")
         port = int(spark_remote.rsplit(":", 1)[1])
-        command = connect_server_command(port=port, master=settings.spark_master, driver_memory=settings.spark_driver_memory)
-        probes.append((start("spark", command), partial(_first_query, spark_remote)))
+        memory, private = settings.spark_driver_memory, _is_private(settings)
+        command = connect_server_command(port=port, master=settings.spark_master, driver_memory=memory, private=private)
+        probes.append((start(_SPARK, command), partial(_first_query, spark_remote)))
     tell("starting Dagster")
     web_port = settings.web_port or free_port()
     web_url = f"http://127.0.0.1:{web_port}"
     workspace = ["-w", str(settings.project_file("workspace.yaml"))]
-    web = [console_script("dagster-webserver"), "-h", "127.0.0.1", "-p", str(web_port), *workspace]
+    web = [sys.executable, "-m", "backfill_platform.orchestration.dagster_overrides.web_server", *workspace]
+    web += ["-h", "127.0.0.1", "-p", str(web_port)]
     probes.append((start("webserver", web), partial(answers_http, f"{web_url}/server_info")))
     daemon = [sys.executable, "-m", "backfill_platform.orchestration.dagster_overrides.daemon", "run", *workspace]
     probes.append((start("daemon", daemon), lambda: True))
@@ -156,7 +190,7 @@ def _start(
 
 @contextmanager
 def _only_one(settings: Settings) -> Iterator[IO[str]]:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     with open(settings.home / "up.lock", "a+") as file:
         # It may be locked without services: by one that starts or stops, or by the guard of one that was killed.
         deadline = time.monotonic() + GUARD_SECONDS + 5

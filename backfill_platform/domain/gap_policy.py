@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.gaps import Gap
@@ -24,6 +24,11 @@ class OnGap(StrEnum):
     REPORT = "report"  # say what is wrong
     DRY_RUN = "dry-run"  # build the lake's hours again, and show what would change in the warehouse
     PUBLISH = "publish"  # repair, within the change limits
+
+    def does_more_than(self, other: "OnGap") -> bool:
+        """Whether this repairs more of a gap than `other`: they are listed from the least to the most."""
+        every = list(OnGap)
+        return every.index(self) > every.index(other)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,13 @@ class GapPolicy:
         return HourRange(start, end) if start < end else None
 
 
+class Asked(NamedTuple):
+    """What was done about a gap: the evidence it was done on, as a digest, and the action of the policy at that time."""
+
+    evidence: str
+    action: OnGap = OnGap.REPORT
+
+
 @dataclass(frozen=True)
 class RepairRequest:
     """One range run: the assets, in the order of the flow, over contiguous hours, with the gaps it answers."""
@@ -65,7 +77,7 @@ class RepairRequest:
     assets: tuple[AssetPath, ...]
     gaps: tuple[str, ...]
 
-    def key(self, asked: Mapping[str, str]) -> str:
+    def key(self, asked: Mapping[str, Asked]) -> str:
         """Names the request for the evidence it was made on; the same request on other evidence has another key."""
         evidence = json.dumps([str(self.hours), self.assets, [[gap, asked.get(gap)] for gap in self.gaps]])
         return f"{self.hours}#{hashlib.sha256(evidence.encode()).hexdigest()[:16]}"
@@ -73,12 +85,12 @@ class RepairRequest:
 
 @dataclass(frozen=True)
 class Seen:
-    """What has been seen and asked for: the evidence of each open gap by its name, and the requests that wait for their turn.
+    """What was done about each open gap, by its name, and the requests that wait for their turn.
 
     `number` counts the requests made, so that damage that comes back after its repair is a new request.
     """
 
-    asked: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
     waiting: tuple[RepairRequest, ...] = ()
     number: int = 0
 
@@ -99,7 +111,8 @@ class Seen:
                 RepairRequest(HourRange.parse(start, end), tuple((one[0], one[1]) for one in assets), tuple(gaps))
                 for start, end, assets, gaps in found.get("waiting", ())
             )
-            return cls(dict(found.get("asked", {})), waiting, int(found.get("number", 0)))
+            asked = {name: _asked(one) for name, one in found.get("asked", {}).items()}
+            return cls(asked, waiting, int(found.get("number", 0)))
         except (ValueError, TypeError, AttributeError, KeyError):
             return cls()
 
@@ -125,9 +138,17 @@ def gap_of(name: str) -> tuple[str, datetime]:
     return table, parse_hour(hour)
 
 
-def unseen(gaps: Iterable[Gap], seen: Seen, busy: Collection[datetime]) -> tuple[Gap, ...]:
-    """The gaps whose evidence is new, in hours that nothing is at work on: those wait for the next look."""
-    return tuple(gap for gap in gaps if seen.asked.get(name_of(gap)) != _evidence(gap) and gap.hour not in busy)
+def unseen(gaps: Iterable[Gap], seen: Seen, busy: Collection[datetime], action: OnGap) -> tuple[Gap, ...]:
+    """The gaps whose evidence is new, or about which less was done than `action`, in hours that nothing is at work on.
+
+    Those of busy hours wait for the next look.
+    """
+    return tuple(gap for gap in gaps if not _is_done(gap, seen, action) and gap.hour not in busy)
+
+
+def _is_done(gap: Gap, seen: Seen, action: OnGap) -> bool:
+    before = seen.asked.get(name_of(gap))
+    return before is not None and before.evidence == _evidence(gap) and not action.does_more_than(before.action)
 
 
 def decide(
@@ -139,15 +160,17 @@ def decide(
 ) -> Decision:
     """What to do about the gaps. `wanted` are the hours of each asset that the unseen ones need, `busy` hours in work.
 
-    Requests touch no busy hour; they wait. A request whose gaps are all gone is forgotten.
+    Requests touch no busy hour; they wait. A request whose gaps are all gone is forgotten, and one that the policy no longer
+    allows is withdrawn: its gaps are new at the next look.
     """
-    new = unseen(gaps, seen, busy)
+    new = unseen(gaps, seen, busy, policy.action)
     names = {name_of(gap) for gap in gaps}
     # What is gone while a repair is at work may be half a repair: it is said when the work is over.
     gone = tuple(sorted(name for name in set(seen.asked) - names if gap_of(name)[1] not in busy))
-    asked = {name: evidence for name, evidence in seen.asked.items() if name not in gone}
-    asked |= {name_of(gap): _evidence(gap) for gap in new}
-    waiting = [one for one in seen.waiting if names.intersection(one.gaps)]
+    withdrawn = {name for one in seen.waiting if not _allows(policy, one) for name in one.gaps}
+    asked = {name: one for name, one in seen.asked.items() if name not in gone and name not in withdrawn}
+    asked |= {name_of(gap): Asked(_evidence(gap), policy.action) for gap in new}
+    waiting = [one for one in seen.waiting if names.intersection(one.gaps) and _allows(policy, one)]
     if policy.action is not OnGap.REPORT and new:
         chunks = _chunks(wanted, new, policy.hours_per_run)
         # What was found anew is asked for with all of its hours; older requests for the same ones would only repeat it.
@@ -171,6 +194,17 @@ def assets_for(policy: GapPolicy, wanted: Mapping[AssetPath, Collection[datetime
         shown = DRY_RUN if prefix == WAREHOUSE and policy.action is OnGap.DRY_RUN else prefix
         found.setdefault((shown, name), set()).update(hours)
     return found
+
+
+def _allows(policy: GapPolicy, request: RepairRequest) -> bool:
+    """Whether a request that an earlier policy has made may still begin."""
+    publishes = any(prefix == WAREHOUSE for prefix, _ in request.assets)
+    return policy.action is OnGap.PUBLISH or (policy.action is OnGap.DRY_RUN and not publishes)
+
+
+def _asked(stored: Any) -> Asked:
+    """As it is stored: evidence and action, or the evidence alone by a version that did not keep what was done."""
+    return Asked(stored) if isinstance(stored, str) else Asked(str(stored[0]), OnGap(stored[1]))
 
 
 def _chunks(wanted: Mapping[AssetPath, Collection[datetime]], gaps: Iterable[Gap], most: int) -> list[RepairRequest]:

@@ -42,8 +42,26 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class RowCounts:
+    """How many rows an hour of a table should have and has. `expected` is None where nobody can know before it is repaired."""
+
+    expected: int | None
+    found: int
+
+    @property
+    def share(self) -> float | None:
+        """The rows found as a share of those expected; None where that says nothing."""
+        if self.expected == 0:
+            return None if self.found else 1.0
+        return None if self.expected is None else self.found / self.expected
+
+
+@dataclass(frozen=True)
 class Written:
-    """What a promoted landing or build wrote of an hour, by the ledger. Unknown counts and contents are None."""
+    """What a promoted landing or build wrote of an hour, by the ledger. Unknown counts and contents are None.
+
+    `source_version` is the version of the files that a landing has read, empty where that is not known.
+    """
 
     repair_id: str
     started_at: datetime
@@ -52,6 +70,7 @@ class Written:
     content: Fingerprint | None
     code_version: str
     snapshot_id: int | None = None
+    source_version: str = ""
 
 
 def landing_gaps(
@@ -86,6 +105,17 @@ def offset_gaps(table: str, hours: HourRange, landed: Mapping[datetime, Spans]) 
             ranges = ", ".join(f"{span.start} to {span.end - 1} of partition {span.partition}" for span in spans)
             evidence = f"offsets {ranges} lie between it and the hour after it, and have landed with neither"
             gaps.append(Gap(table, hour, Place.LAKE, GapKind.SHORT, evidence))
+    return gaps
+
+
+def source_gaps(table: str, versions: Mapping[datetime, str], written: Mapping[datetime, Written]) -> list[Gap]:
+    """Landed hours whose files have another version by now. `versions` is empty for files that are gone: raw files may go."""
+    gaps = []
+    for hour, version in sorted(versions.items()):
+        landed = written[hour].source_version if hour in written else ""
+        if version and landed and version != landed:
+            evidence = f"its file had {landed} when it landed, and has {version} now"
+            gaps.append(Gap(table, hour, Place.LAKE, GapKind.STALE, evidence))
     return gaps
 
 
@@ -164,8 +194,10 @@ def warehouse_gaps(
             kind, evidence = GapKind.MISSING, f"no rows, but the lake has {desired.rows}"
         elif stored.rows < desired.rows:
             kind, evidence = GapKind.SHORT, f"{stored.rows} rows, but the lake has {desired.rows}"
+        elif stored.rows > desired.rows:
+            kind, evidence = GapKind.DRIFTED, f"{stored.rows} rows, but the lake has {desired.rows}"
         else:
-            kind, evidence = GapKind.DRIFTED, f"{stored.rows} rows that differ from the {desired.rows} of the lake"
+            kind, evidence = GapKind.DRIFTED, f"{stored.rows} rows, as many as the lake has, with other values"
         gaps.append(Gap(table, hour, Place.WAREHOUSE, kind, evidence))
     return gaps
 

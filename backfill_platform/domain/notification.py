@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from backfill_platform.domain.visible_text import JOINER
+
 
 class NotificationKind(StrEnum):
     """The moments at which somebody is told; one message may be about two of the last three."""
@@ -43,13 +45,13 @@ _SECRET_NAME = (
     r"[\w.-]*(?:password|passwd|passphrase|\bpass\b|pwd|secret|token|signature|\bsig\b|credential|api_?key|access_?key)[\w.-]*"
 )
 _PATTERNS = (
-    # scheme://user:password@host, and a token alone before the @
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#@'\"]+@"), rf"\1{HIDDEN}@"),
+    # scheme://user:password@host, and a token alone before the @; a joiner may keep the address from becoming a link
+    (re.compile(rf"(?i)\b([a-z][a-z0-9+.-]*:{JOINER}?//)[^\s/?#@'\"]+@"), rf"\1{HIDDEN}@"),
     # ?token=..., password=..., "password": "..."
     (re.compile(rf"(?i)(?<![\w.-])({_SECRET_NAME}(?:\s*=\s*['\"]?|['\"]\s*:\s*['\"]?))[^\s&'\",;)}}\]]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}"), rf"\1{HIDDEN}"),
     # The address of an incoming webhook is its password.
-    (re.compile(r"(?i)(https?://hooks\.[^\s/'\"]+/)[^\s'\")<>]+"), rf"\1{HIDDEN}"),
+    (re.compile(rf"(?i)(https?:{JOINER}?//hooks\.[^\s/'\"]+/)[^\s'\")<>]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(/services/)T\w+/B\w+/\w+|(/api/webhooks/)\d+/[\w-]+"), rf"\1\2{HIDDEN}"),
 )
 
@@ -58,7 +60,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """The text without the given secrets, without passwords and tokens in URLs, and without `name=value` of secret names."""
     # The longest first: a secret may hold another one.
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+        text = re.sub(f"{JOINER}?".join(map(re.escape, secret)), HIDDEN, text)
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text

@@ -39,6 +39,11 @@ class ColumnType(StrEnum):
     TIMESTAMP = "timestamp"
     BINARY = "binary"
 
+    @property
+    def is_numeric(self) -> bool:
+        """Whether values can be added up; of booleans, how many are true."""
+        return self not in (ColumnType.STRING, ColumnType.TIMESTAMP, ColumnType.BINARY)
+
 
 class Partitioning(StrEnum):
     """How the ClickHouse table is partitioned. Days suit most tables; hours make whole-hour replacement cheap."""

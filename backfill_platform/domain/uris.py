@@ -19,3 +19,12 @@ def local_path(uri: str) -> str | None:
     if uri.startswith(_LOCAL):
         return uri.removeprefix(_LOCAL)
     return None if "://" in uri else uri
+
+
+def without_password(uri: str) -> str:
+    """The URI for people: without user, password and options, which may hold secrets, however badly it is written."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return "(no URI)"
+    _, at, place = rest.rpartition("@")
+    return f"{scheme}://{'***@' if at else ''}{place.partition('?')[0].partition('#')[0]}"

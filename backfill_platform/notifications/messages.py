@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from backfill_platform.detection.remediation import Remedy
 from backfill_platform.domain.gaps import Gap
-from backfill_platform.domain.hours import format_hour, merge_hours
 from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
+from backfill_platform.domain.visible_text import visible
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.reports.render import message, render
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
@@ -28,25 +29,26 @@ def run_ended(report: RepairReport) -> Notification:
 
 
 def gaps_found(
-    pipeline: Pipeline, gaps: Sequence[Gap], wanted: Mapping[AssetPath, Iterable[Any]], page: str = ""
+    pipeline: Pipeline,
+    gaps: Sequence[Gap],
+    wanted: Mapping[AssetPath, Iterable[Any]],
+    remedies: Sequence[Remedy],
+    page: str = "",
 ) -> Notification:
     """That damaged hours were found which nothing repairs by itself: what is wrong, and what to run.
 
-    `wanted` are the hours of each asset that mend them, `page` the address of the web page or empty.
+    `wanted` are the hours of each asset that have to be repaired and `remedies` the commands that do it; `page` is the address
+    of the web page or empty.
     """
     reason = f"gaps found by {pipeline.name}_gaps"
     names = {name for prefix, name in wanted if prefix == WAREHOUSE}
-    commands = [
-        f"backfill run {pipeline.name} --from {format_hour(hours.start)} --to {format_hour(hours.end)} --reason '{reason}'"
-        for hours in merge_hours(hour for hours in wanted.values() for hour in hours)
-    ]
     text = render(
         "gaps.txt",
         pipeline=pipeline,
         kinds=_kinds(gaps),
         tenants=sorted({tenant for gap in gaps for tenant in gap.tenants}),
         tables=[".".join(table.path) for table in pipeline.published if table.name in names],
-        commands=commands,
+        commands=[f"{remedy.command} --reason '{reason}'" for remedy in remedies],
         page=page,
     )
     verdict = f"{plural(len({gap.hour for gap in gaps}), 'hour')} damaged, and the repair waits for you"
@@ -80,4 +82,4 @@ def _kinds(gaps: Sequence[Gap]) -> Collection[_DamageKind]:
 
 def _notification(kinds: tuple[NotificationKind, ...], subject: RunSubject, verdict: str, text: str) -> Notification:
     name = subject.pipeline.name
-    return Notification(kinds, name, f"[backfill] {name}: {verdict}", text)
+    return Notification(kinds, name, visible(f"[backfill] {name}: {verdict}"), text)

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_platform.adapters.connections import Connections
-from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, check_name
+from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, check_name
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, explanation, make_plan
 from backfill_platform.domain.tables import Layer
@@ -40,7 +40,7 @@ from backfill_platform.repair.outcomes import (
 from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCHES_LAKE, PUBLISH_CHECKS, WITHIN_CHANGE_LIMITS
 from backfill_platform.repair.runner import run_plan
 from backfill_platform.repair.wiring import Services, repair_services
-from backfill_platform.repair.write_audit_promote import HourAudit
+from backfill_platform.repair.write_audit_promote import CAP_TEXT, HourAudit
 from backfill_platform.reports.repair_report import RunSubject
 
 _RETRIES = 2
@@ -96,16 +96,17 @@ def pipeline_assets(
                 job = begin_job(context, pipeline, request.repair)
                 report = told.begin(job, plan)
                 stack.enter_context(shown_at_the_end(context, report))
-                context.log.info(f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours")
+                context.log.info(
+                    f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours. Its report is the newest event of "
+                    f"{'/'.join(plan.assets[-1])} when the run has ended: /assets/{'/'.join(plan.assets[-1])}?view=events"
+                )
                 engines = repair_services(job, services, live_repairs(context))
                 for event in run_plan(plan, job, engines):
                     listener(event)
                     failed += _log_event(context, event)
-                    if isinstance(event, HourOutcome):
-                        report.add(event)
-                    elif isinstance(event, StepFinished):
+                    report.take(event)
+                    if isinstance(event, StepFinished):
                         report_step(context, event, job.repair_id)
-                        report.add_step(event)
         except TransientError as error:
             # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
             retry = context.op_execution_context.retry_number
@@ -200,7 +201,10 @@ def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
     """The checks of all assets of the pipeline; each is evaluated per hour inside the run, before anything is written."""
     specs = []
     for node in pipeline.nodes:
-        names = [*AUDIT_CHECKS, *(check_name(rule.name) for rule in pipeline.rules(node.table.name).blocking)]
+        names = [
+            *pipeline.audit_checks(node.table.name),
+            *(check_name(rule.name) for rule in pipeline.rules(node.table.name).blocking),
+        ]
         by_asset = {node.table.path: names}
         if node.published:
             by_asset[(DRY_RUN, node.table.name)] = list(DRY_RUN_CHECKS)
@@ -218,6 +222,7 @@ def _check_texts(pipeline: Pipeline, table: str) -> dict[str, str]:
     audits = HourAudit().checks(pipeline.rules(table))
     blocks = "An hour that fails it is not materialized; the others are."
     texts = {name: f"{text}. {blocks}" for name, text in _WAREHOUSE_CHECKS.items()}
+    texts[EVENTS_WITHIN_CAP] = f"{CAP_TEXT}. It holds nothing back."
     for check in audits:
         text = check.description or check.name.replace("_", " ")
         texts[check.name] = f"{text}. {blocks if check.blocking else 'It holds nothing back.'}"

@@ -11,6 +11,7 @@ from backfill_platform.orchestration.dagster_overrides.event_log import batched
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import check_metadata, hour_metadata
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
+from backfill_platform.reports.markdown import paragraph
 
 
 def report_step(context: dg.AssetExecutionContext, finished: StepFinished, repair: str) -> None:
@@ -66,7 +67,7 @@ def _evaluations(
                     passed=check.passed,
                     partition=partition_key(outcome.hour),
                     severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
-                    description=check.description,
+                    description=paragraph(check.description),
                     metadata=check_metadata(check),
                     target_materialization_data=known.get(partition_key(outcome.hour)),
                 )

@@ -24,6 +24,7 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 def prepare_instance(settings: Settings) -> None:
     """Make the Dagster home of the settings, with the project's dagster.yaml or the one that comes with the package."""
+    settings.make_home()
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(settings.project_file("dagster.yaml"), settings.dagster_home / "dagster.yaml")
 

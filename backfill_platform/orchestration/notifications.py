@@ -12,6 +12,7 @@ from functools import cache
 import dagster as dg
 
 from backfill_platform.adapters.delivery.dispatcher import Dispatcher
+from backfill_platform.detection.remediation import Remedy
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.notification import Notification, NotificationKind
 from backfill_platform.domain.plan import AssetPath, Plan
@@ -121,9 +122,13 @@ def notifying(context: RunContext, notifier: Notifier, subject: RunSubject, retr
 
 
 def tell_of_gaps(
-    log: logging.Logger, notifier: Notifier, pipeline: Pipeline, gaps: Sequence[Gap], wanted: Callable[[], HoursByAsset]
+    log: logging.Logger,
+    notifier: Notifier,
+    pipeline: Pipeline,
+    gaps: Sequence[Gap],
+    find: Callable[[], tuple[HoursByAsset, Sequence[Remedy]]],
 ) -> None:
-    """Tell the recipients of gaps that nothing repairs by itself; `wanted` finds the hours that would mend them.
+    """Tell the recipients of gaps that nothing repairs by itself; `find` has the hours and the commands that would.
 
     Raises nothing. What is not delivered while the tick waits is tried for as long as the patience lasts.
     """
@@ -131,7 +136,7 @@ def tell_of_gaps(
         return
     dispatcher = notifier.audience.dispatcher()
     try:
-        dispatcher.post(gaps_found(pipeline, gaps, wanted(), notifier.web_url()))
+        dispatcher.post(gaps_found(pipeline, gaps, *find(), notifier.web_url()))
     except Exception as error:  # noqa: BLE001  # no gap may stay unseen because it cannot be told of
         log.warning(_BUG.format(type(error).__name__))
     _close(dispatcher, log, _TICK_SECONDS)

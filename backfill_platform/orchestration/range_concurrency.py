@@ -22,6 +22,7 @@ from backfill_platform.pipelines.spec import Pipeline
 _SECONDS = 1
 _TICK_TAG = "dagster/tick"
 # Not those that are queued: were they behind runs that wait for them, nobody would go on.
+_ABOUT_TO_START = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 _LAUNCHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -48,9 +49,10 @@ def wait_for_hours(context: dg.OpExecutionContext | dg.AssetExecutionContext, pi
     told: set[str] = set()
     while before := _before(context, pipeline):
         for run in before:
-            if run.run_id not in told:
+            # Of one that is about to start, nobody knows yet which of the two waits.
+            if run.run_id not in told and run.status not in _ABOUT_TO_START:
                 context.log.info(f"waiting for run {run.run_id[:8]}, which works on {_hours(run) or 'all hours'}")
-        told = {run.run_id for run in before}
+                told.add(run.run_id)
         time.sleep(_SECONDS)
 
 

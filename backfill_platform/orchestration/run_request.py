@@ -15,11 +15,13 @@ import dagster as dg
 from pydantic import Field
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
+from backfill_platform.domain.documents import read_json
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import DRY_RUN, AssetPath, Landing, Plan, plan_from_document
 from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import UsageError
+from backfill_platform.orchestration.dagster_overrides.damaged_hours import DAMAGE_TAG
 from backfill_platform.orchestration.process_identity import PROCESS_TAG
 from backfill_platform.pipelines.spec import Pipeline
 
@@ -48,7 +50,7 @@ TAGS = (
     ALLOW_OPEN_HOURS_TAG,
     ROUTINE_TAG,
 )
-_OWN_TAGS = (PROCESS_TAG, REPAIR_TAG, NOTIFIED_TAG)
+_OWN_TAGS = (PROCESS_TAG, REPAIR_TAG, NOTIFIED_TAG, DAMAGE_TAG)
 _SENSOR = "dagster/sensor_name"
 _BACKFILL = "dagster/backfill"
 
@@ -212,11 +214,7 @@ def plan_config(pipeline: Pipeline, plan: Plan) -> dict[str, Any]:
 def _change_limits(tags: Mapping[str, str]) -> ChangeLimits:
     if CHANGE_LIMITS_TAG not in tags:
         return NO_LIMITS
-    try:
-        document = json.loads(tags[CHANGE_LIMITS_TAG])
-    except ValueError as error:
-        raise UsageError(f"the tag {CHANGE_LIMITS_TAG} is no JSON: {error}") from error
-    return ChangeLimits.parse(document)
+    return ChangeLimits.parse(read_json(tags[CHANGE_LIMITS_TAG], f"the tag {CHANGE_LIMITS_TAG}"))
 
 
 def _choice(tags: Mapping[str, str], name: str, default: Choice) -> Choice:
@@ -230,12 +228,9 @@ def _tenants(tags: Mapping[str, str]) -> tuple[str, ...]:
     text = tags.get(TENANTS_TAG)
     if text is None:
         return ()
-    try:
-        tenants = json.loads(text)
-    except ValueError:
-        tenants = None
+    tenants = read_json(text, f"the tag {TENANTS_TAG}")
     if not isinstance(tenants, list) or not tenants or not all(isinstance(tenant, str) and tenant for tenant in tenants):
-        raise UsageError(f'the tag {TENANTS_TAG} is a list of texts in JSON, such as ["17505"], not {text}')
+        raise UsageError(f'the tag {TENANTS_TAG} is a list of texts in JSON, such as ["17505"], not {text[:200]}')
     return tuple(tenants)
 
 

@@ -18,9 +18,10 @@ from pandera.pyspark import DataFrameModel
 from backfill_platform.adapters.files.hourly import FileSource
 from backfill_platform.adapters.kafka.consumer import Handler
 from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
-from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, HourRule, RowRule, Rules, check_name
+from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.code_version import code_digest
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
@@ -144,6 +145,11 @@ class Pipeline:
                 self._check_sessions(derived, derived.window.lookahead)
         for name in (self.raw.name, *(derived.name for derived in self.derived)):
             self._check_rule_names(name)
+        if self.on_gaps and self.on_gaps.change_limits:
+            try:
+                self.check_change_limits(ChangeLimits.parse(self.on_gaps.change_limits))
+            except UsageError as error:
+                raise SpecError(f"pipeline {self.name}: on_gaps: {error}") from None
 
     def _check_order(self) -> None:
         """Refuse derived tables of other layers, of a name that is taken, or declared before the table they read."""
@@ -197,7 +203,7 @@ class Pipeline:
     def _check_rule_names(self, name: str) -> None:
         """Refuse blocking rules of a table whose names are equal once they are check names, or are names of the platform."""
         names = [check_name(rule.name) for rule in self.rules(name).blocking]
-        if clash := sorted({check for check in names if names.count(check) > 1 or check in AUDIT_CHECKS}):
+        if clash := sorted({check for check in names if names.count(check) > 1 or check in AUDIT_CHECKS + SESSION_CHECKS}):
             raise SpecError(f"pipeline {self.name}: {name} has several checks named {', '.join(clash)}; rename a rule")
 
     def _check_names(self, what: str, names: tuple[str, ...], table: Table) -> None:
@@ -218,6 +224,12 @@ class Pipeline:
         """The checks of a table: its schema's and its own."""
         declared = self.declared(name)
         return rules_of(declared.schema, declared.rules)
+
+    def audit_checks(self, name: str) -> tuple[str, ...]:
+        """The names of the checks that the platform itself makes of each hour of a table."""
+        declared = self.declared(name)
+        sessions = isinstance(declared, DerivedTable) and isinstance(declared.window.lookahead, UntilClosed)
+        return AUDIT_CHECKS + SESSION_CHECKS if sessions else AUDIT_CHECKS
 
     def lineage(self, name: str) -> dict[str, tuple[str, ...]]:
         """For each column of a derived table that comes from other columns: these columns of the table it reads."""
@@ -265,6 +277,10 @@ class Pipeline:
         """Raise UsageError when tenants are given, but no table has a tenant column."""
         if tenants and not any(table.tenant for table in self.tables):
             raise UsageError(f"pipeline {self.name} declares no tenant column, so its rows cannot be told apart by tenant")
+
+    def check_change_limits(self, limits: ChangeLimits) -> None:
+        """Raise UsageError when the limits name a table or column that the pipeline does not publish."""
+        limits.check_names(self.published)
 
     def hours_until(self, now: datetime) -> HourRange:
         """All hours of the pipeline up to its end, or up to the last full hour before `now` where it is live."""

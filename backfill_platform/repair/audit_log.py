@@ -83,6 +83,7 @@ class AuditLog:
                 rows_kept=outcome.lake.rows if outcome.lake else None,
                 rows_quarantined=outcome.lake.quarantined if outcome.lake else None,
                 snapshot_id=snapshot,
+                input_digest=outcome.lake.source_version if outcome.lake else "",
                 offsets=encode(outcome.lake.offsets) if outcome.lake and outcome.lake.offsets else "",
                 reason="; ".join(filter(None, (request.reason, outcome.error))),
                 started_at=started,

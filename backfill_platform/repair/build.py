@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
             origin=pipeline.start,
             available_until=part.available_until if from_raw else _END_OF_TIME,
         )
-        events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours)
+        events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours, earlier=read.earlier)
         if deduplicated is not None:
             once.append((part, deduplicated))
         built = owned(declared.build(events), table.hour, part.hours)
@@ -87,8 +88,8 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     options = WriteOptions(F.to_json(F.struct(*table.column_names)), measures, sort_by=(table.hour, *table.key))
     audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
     for part, deduplicated in once:
-        counts = deduplicated.counts()
-        audits |= {hour: _with_intake(audits[hour], hour, counts) for hour in part.hours}
+        counts, sessions = deduplicated.counts(), isinstance(ahead, UntilClosed)
+        audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in part.hours}
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
@@ -129,15 +130,21 @@ def _with_others(
     return marked.where(mine | ~is_good()).unionByName(others)
 
 
-def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None) -> HourAudit:
-    """The audit with the events of the hour: read, and dropped as duplicates. Nothing is said where Spark did not read all."""
+def _with_intake(audit: HourAudit, hour: datetime, counts: Counts | None, *, sessions: bool) -> HourAudit:
+    """The audit with the events of the hour: read, dropped as duplicates, and beyond the cap of their session.
+
+    Nothing is said of what was read where Spark did not read all, because there was nothing.
+    """
     if counts is None:
-        return audit
+        return replace(audit, beyond_cap=0) if sessions else audit
     read, kept = counts.read.get(hour, 0), counts.kept.get(hour, 0)
-    miscount = ""
+    beyond, miscount = sum(counts.beyond_cap.values()), ""
     if counts.events != counts.accounted_for:
         miscount = f"{counts.events} events counted, but {counts.accounted_for} kept or left out as duplicates"
-    return audit.having_read(read, deduplicated=read - kept, miscount=miscount)
+    elif sessions and (once := sum(counts.kept.values())) != counts.in_sessions + beyond:
+        miscount = f"{once} events kept, but {counts.in_sessions} in sessions and {beyond} beyond the cap of theirs"
+    audit = audit.having_read(read, deduplicated=read - kept, miscount=miscount)
+    return replace(audit, beyond_cap=counts.beyond_cap.get(hour, 0)) if sessions else audit
 
 
 def _with_is_open(rows: DataFrame, ahead: UntilClosed, available_until: datetime) -> DataFrame:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,16 @@ _PAYLOAD = "_payload"
 Source = ArchiveFile | HourlyFiles | TopicReader
 
 
+@dataclass(frozen=True)
+class OpenSource:
+    """A source, and the lines that a look through its files has counted; None for a topic, which is counted as it is read."""
+
+    source: Source
+    lines: Mapping[datetime, int] | None = None
+
+
 def land(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, opened: OpenSource, hours: Collection[datetime], repair: str
 ) -> dict[datetime, HourAudit]:
     """Stage the lines of `hours` on the branch of the repair: as rows where they pass all checks, else in quarantine.
 
@@ -39,7 +47,7 @@ def land(
     KafkaUnavailable or PreconditionError for what happens while a topic is read.
     """
     try:
-        return _land(spark, lake, pipeline, source, hours, repair)
+        return _land(spark, lake, pipeline, opened, hours, repair)
     except Exception as error:
         if told := error_of_task(error):
             raise told from error
@@ -47,22 +55,22 @@ def land(
 
 
 def _land(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, source: Source, hours: Collection[datetime], repair: str
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, opened: OpenSource, hours: Collection[datetime], repair: str
 ) -> dict[datetime, HourAudit]:
     raw, rules = pipeline.raw, pipeline.rules(pipeline.raw.name)
-    table = raw.table
+    table, source, read = raw.table, opened.source, opened.lines
     lines, seen = source.lines(spark, hours), Observation()
-    parsed = raw.parse(lines if source.cheap_to_read else lines.observe(seen, F.count("*").alias("lines")))
+    parsed = raw.parse(lines if read is not None else lines.observe(seen, F.count("*").alias("lines")))
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
     placed = source.ingestion_hour(F.col(raw.event_time))
     parsed = parsed.withColumn(table.hour, F.coalesce(placed, F.col("file_hour")))
     given_only = [name for name in lines.columns if name not in table.column_names]
     require_columns(parsed.drop(*given_only), rules, str(table))
-    read: dict[datetime, int] | None = None
-    if source.cheap_to_read:
-        read = _lines_by_hour(parsed, table.hour)
-        _each_once(table, lines.count(), sum(read.values()))
+    if isinstance(source, ArchiveFile) and read is not None:
+        # Which hour a line belongs to is known when it is parsed, so its hours are counted by a pass of their own.
+        given, read = sum(read.values()), _lines_by_hour(parsed, table.hour)
+        _each_once(table, given, sum(read.values()))
     own = (
         RowRule(source.missing_place, lambda: ~F.col("_unplaced")),
         RowRule(source.undecodable, lambda: ~F.col("undecodable")),
@@ -90,8 +98,10 @@ def _each_once(table: Table, given: int, returned: int) -> None:
 
 def _all_lines(audit: HourAudit, lines: int) -> HourAudit:
     """The audit of an hour that had so many lines when they were counted. The lines were read again to land them."""
-    same = lines == audit.computed
-    return audit.having_read(lines, miscount="" if same else f"{lines} lines counted, but {audit.computed} landed")
+    if lines == audit.computed:
+        return audit.having_read(lines)
+    why = "its files have changed meanwhile, or the parser does not return each line once"
+    return audit.having_read(lines, miscount=f"{lines} lines counted, but {audit.computed} landed: {why}")
 
 
 def _lines_by_hour(parsed: DataFrame, hour: str) -> dict[datetime, int]:

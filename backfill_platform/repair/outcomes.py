@@ -47,7 +47,8 @@ class LakeHour:
     """What landing or building wrote of an hour: counts at every boundary, and a fingerprint of the rows.
 
     `rows_read` are lines or rows that it was made from, `deduplicated` of these further deliveries of an event; None where
-    they were not counted. `measures` are the table's own counts, such as open sessions. `offsets` are those of a topic.
+    they were not counted. `measures` are the table's own counts, such as open sessions. `offsets` are those of a topic,
+    `source_version` is that of files.
     """
 
     rows: int
@@ -57,6 +58,7 @@ class LakeHour:
     deduplicated: int | None = None
     measures: Mapping[str, int] = field(default_factory=dict)
     offsets: Spans = ()
+    source_version: str = ""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,10 @@ class BuilderPort(Protocol):
         """Land the hours from the source."""
         ...
 
+    def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        """What tells the source of each raw hour from other versions of it; empty where nothing does."""
+        ...
+
     def offsets(self, hour: datetime) -> Spans:
         """The offsets of a topic that a raw hour is made of; none for files."""
         ...

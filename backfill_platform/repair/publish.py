@@ -19,6 +19,7 @@ from backfill_platform.adapters.clickhouse.schema import create_target
 from backfill_platform.adapters.clickhouse.state.ledger import LedgerEntry
 from backfill_platform.domain.change_limits import HourChange
 from backfill_platform.domain.fingerprint import Fingerprint
+from backfill_platform.domain.gaps import RowCounts
 from backfill_platform.domain.hours import HOUR, format_hour
 from backfill_platform.domain.plan import PublishHours, TargetStep
 from backfill_platform.domain.tables import Table
@@ -120,6 +121,7 @@ class ClickHousePublisher:
             task.hours,
             since=task.stored_before,
             rewrite_inconsistent=self._job.request.rewrite_inconsistent,
+            remove_foreign=self._job.request.allow_open_hours,
         )
 
     def _tenants(self, table: Table) -> tuple[str, ...]:
@@ -163,7 +165,9 @@ class ClickHousePublisher:
                 str(table),
                 hour,
                 stored=prepared.hours[hour].before.rows,
-                cancelled=diff.changed + diff.only_there,
+                changed=diff.changed,
+                added=diff.only_here,
+                removed=diff.only_there,
                 columns=frozenset(changed.column for changed in diff.columns),
                 totals={effect.column: (effect.before, effect.after) for effect in diff.effects},
                 foreign=None if foreign is None else foreign.get(hour, (0, "")),
@@ -189,7 +193,9 @@ def _outcome(step: TargetStep, result: HourPublish, target: TargetHour, exceeded
     good = result.status not in (Status.REFUSED, Status.UNVERIFIED)
     if isinstance(step, PublishHours):
         text = "after the publish, net state, FINAL and the lake have one fingerprint"
-        check = CheckResult(MATCHES_LAKE, good and result.after == result.desired, True, text, _prints(result))
+        check = CheckResult(
+            MATCHES_LAKE, good and result.after == result.desired, True, text, {**_prints(result), **_counts(result)}
+        )
     else:
         text = "the fingerprints of the warehouse and of the delta add up to the lake's"
         check = CheckResult(DELTA_PROVEN, good, True, text, _prints(result))
@@ -208,3 +214,10 @@ def _outcome(step: TargetStep, result: HourPublish, target: TargetHour, exceeded
 def _prints(result: HourPublish) -> dict[str, Fact]:
     named: dict[str, Fingerprint | None] = {"before": result.before, "desired": result.desired, "after": result.after}
     return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def _counts(result: HourPublish) -> dict[str, Fact]:
+    """The rows of the lake and of the warehouse as numbers, which can be plotted."""
+    counts = RowCounts(result.desired.rows, (result.after or result.before).rows)
+    facts: dict[str, Fact] = {"rows_expected": result.desired.rows, "rows_found": counts.found}
+    return facts if counts.share is None else {**facts, "share": counts.share}

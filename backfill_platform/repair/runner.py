@@ -79,6 +79,7 @@ def run_plan(plan: Plan, job: RepairJob, services: RepairServices, limits: PartL
     """
     pipeline, request = job.pipeline, job.request
     pipeline.check_tenants(request.tenants)
+    pipeline.check_change_limits(request.change_limits)
     if request.tenants and request.rewrite_inconsistent:
         raise UsageError(
             "rewriting inconsistent partitions concerns the rows of all tenants: do it without tenants, then repair the tenants"
@@ -162,10 +163,11 @@ def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
     present = [hour for hour in hours if hour not in absent]
     audits: dict[datetime, HourAudit] = {}
     if present:
+        versions = services.builder.versions(present)  # before they are read: what is written meanwhile is another version
         audits = services.builder.land(step, present)
         if landing is not Landing.REPLACE:
             audits = {hour: audit.keeping(lake.rows.get(hour, 0)) for hour, audit in audits.items()}
-        outcomes += [_with_offsets(outcome, services) for outcome in _lake_outcomes(step, audits, job)]
+        outcomes += [_with_source(outcome, services, versions) for outcome in _lake_outcomes(step, audits, job)]
     finished = StepFinished(step, outcomes, already_landed=len(step.hours) - len(hours))
     return _Written(finished, _sound(audits) if audits else None)
 
@@ -238,9 +240,11 @@ def _source_table(step: BuildStep) -> Table:
     return step.node.reads
 
 
-def _with_offsets(outcome: HourOutcome, services: RepairServices) -> HourOutcome:
-    offsets = services.builder.offsets(outcome.hour)
-    return replace(outcome, lake=replace(outcome.lake, offsets=offsets)) if outcome.lake and offsets else outcome
+def _with_source(outcome: HourOutcome, services: RepairServices, versions: Mapping[datetime, str]) -> HourOutcome:
+    if outcome.lake is None:
+        return outcome
+    offsets, version = services.builder.offsets(outcome.hour), versions.get(outcome.hour, "")
+    return replace(outcome, lake=replace(outcome.lake, offsets=offsets, source_version=version))
 
 
 def _failed_hours(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:
@@ -281,7 +285,7 @@ def _lake_outcomes(step: LakeStep, audits: Mapping[datetime, HourAudit], job: Re
             content=Fingerprint(audit.written, audit.content),
             rows_read=audit.rows_read,
             deduplicated=audit.deduplicated,
-            measures=audit.measures,
+            measures={**audit.measures, **({"events_beyond_cap": audit.beyond_cap} if audit.beyond_cap else {})},
         )
         outcomes.append(HourOutcome(step.asset, hour, audit.error, audit.checks(rules), lake=lake))
     return outcomes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster
-from backfill_platform.adapters.kafka.topic import KafkaTopic
+from backfill_platform.adapters.kafka.topic import KafkaTopic, TopicReader
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.domain.offsets import Spans
 from backfill_platform.domain.plan import BuildStep, LandStep
 from backfill_platform.domain.windows import ContiguousRun
 from backfill_platform.repair.build import build
 from backfill_platform.repair.job import RepairJob
-from backfill_platform.repair.land import Source, land
+from backfill_platform.repair.land import OpenSource, Source, land
 from backfill_platform.repair.ports import BuiltHours
 from backfill_platform.repair.write_audit_promote import HourAudit
 
@@ -43,14 +43,24 @@ class SparkBuilder:
     ) -> None:
         self._job, self._lake, self._spark = job, lake, spark
         self._kafka, self._ledger, self._replayed = kafka, ledger, replayed
+        self._lines: Mapping[datetime, int] | None = None
 
     def absent(self, hours: Collection[datetime]) -> dict[datetime, str]:
         """The raw hours that cannot be landed now, each with the reason."""
-        return self._source.absent(hours)
+        if isinstance(self._source, TopicReader):
+            return self._source.absent(hours)
+        inspection = self._source.inspect(hours)
+        self._lines = inspection.lines
+        return dict(inspection.absent)
 
     def land(self, step: LandStep, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
-        """Land the hours from the source."""
-        return land(self._spark(), self._lake, self._job.pipeline, self._source, hours, self._job.repair_id)
+        """Land the hours from the source; `absent` was asked before."""
+        opened = OpenSource(self._source, self._lines)
+        return land(self._spark(), self._lake, self._job.pipeline, opened, hours, self._job.repair_id)
+
+    def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        """The versions of the files of the raw hours; messages of a topic never change."""
+        return {} if isinstance(self._source, TopicReader) else self._source.versions(hours)
 
     def offsets(self, hour: datetime) -> Spans:
         """The offsets of a topic that a raw hour is made of; none for files."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.patches import Undoable, load_undone, patched_hours, undoable
-from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, prepare
+from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Status, prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.domain.hours import HourRange, format_hour
@@ -55,7 +55,7 @@ def undo_repair(job: RepairJob, scope: UndoScope, warehouse: Warehouse) -> Itera
     patched = [
         (table, hours)
         for table in job.pipeline.published
-        if (scope.tenant is None or table.tenant) and (hours := _patched_hours(warehouse, table, scope))
+        if (scope.tenant is None or table.tenant) and (hours := _patched_hours(warehouse, table, scope, unsure=True))
     ]
     if not patched:
         raise UsageError(
@@ -64,6 +64,12 @@ def undo_repair(job: RepairJob, scope: UndoScope, warehouse: Warehouse) -> Itera
         )
     for table, hours in patched:
         yield _undo_table(job, scope, warehouse, table, hours)
+
+
+def changed_hours(undone: UndoneTable) -> tuple[datetime, ...]:
+    """The hours of the table that hold other rows than before, or may."""
+    written = (Status.PUBLISHED, Status.UNVERIFIED)
+    return tuple(one.hour for one in undone.results if one.status in written and (one.cancels or one.states))
 
 
 def describe(undone: UndoneTable) -> str:
@@ -77,9 +83,9 @@ def describe(undone: UndoneTable) -> str:
     return text
 
 
-def _patched_hours(warehouse: Warehouse, table: Table, scope: UndoScope) -> tuple[datetime, ...]:
+def _patched_hours(warehouse: Warehouse, table: Table, scope: UndoScope, *, unsure: bool = False) -> tuple[datetime, ...]:
     try:
-        hours = patched_hours(warehouse, table, scope.repair_id, scope.tenant)
+        hours = patched_hours(warehouse, table, scope.repair_id, scope.tenant, unsure=unsure)
     except PreconditionError:
         return ()
     return tuple(hour for hour in hours if scope.hours is None or hour in scope.hours)
@@ -90,8 +96,12 @@ def _undo_table(
 ) -> UndoneTable:
     started = job.clock()
     stored_before = fingerprints.net(warehouse, table, hours)
-    found = undoable(warehouse, table, scope.repair_id, hours, scope.tenant)
     with Staging(warehouse, table, job.repair_id, hours) as staging:
+        # A process of the repair that died is settled by now: only here it is known which hours it had published.
+        hours = _patched_hours(warehouse, table, scope)
+        if not hours:
+            return UndoneTable(str(table), Undoable({}, 0, ()), ())
+        found = undoable(warehouse, table, scope.repair_id, hours, scope.tenant)
         load_undone(staging, scope.repair_id, hours, scope.tenant)
         log = TargetLog(job, staging, _VERB, started)
         results = publish(prepare(staging, hours, since=stored_before), before_inserts=log.announce)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
-from backfill_platform.adapters.spark.checks import FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
+from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import spark_schema
 from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
@@ -24,12 +24,13 @@ from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import CheckFailed
-from backfill_platform.repair.outcomes import CheckResult, Rows
+from backfill_platform.repair.outcomes import CheckResult, Fact, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SAMPLES = "samples of what failed"
+CAP_TEXT = "every event is in a session; those beyond the cap of theirs are counted here"
 _SAMPLE_ROWS = 3
 _SAMPLE_LETTERS = 500
 
@@ -43,7 +44,8 @@ class HourAudit:
     `failures` counts rows by the row rule that they failed, and `samples` shows a few of them; `broken` names the rules that
     the hour as a whole does not meet, with what is known of why. `content` is a hash of the rows, in whatever order.
     `rows_read` and `deduplicated` count what was read, None where nobody counted, and `miscount` says what of it is not
-    accounted for.
+    accounted for. `beyond_cap` counts the events of the hour that are in no session, because theirs began longer ago than its
+    cap allows; None for tables that are not read until sessions are closed.
     """
 
     computed: int = 0
@@ -56,6 +58,7 @@ class HourAudit:
     content: int = 0
     rows_read: int | None = None
     deduplicated: int | None = None
+    beyond_cap: int | None = None
     miscount: str = ""
 
     @property
@@ -100,7 +103,9 @@ class HourAudit:
             ROWS_VALID,
             not self.quarantined,
             blocking=False,
-            description="every row meets the schema; the others are in quarantine with the reason",
+            description=f"{self.quarantined} rows do not meet the schema; they are in quarantine with the reason"
+            if self.quarantined
+            else "every row meets the schema; the others are in quarantine with the reason",
             facts={"quarantined": self.quarantined, **self.failures},
             tables=self._sample_rows(),
         )
@@ -118,13 +123,21 @@ class HourAudit:
             ROWS_ADD_UP,
             self.adds_up,
             blocking=True,
-            description="what was read is kept or a duplicate, and rows computed = rows written + rows quarantined",
+            description="what was read is kept, a duplicate or beyond its cap; rows computed = written + quarantined",
             facts={**self._intake(), "computed": self.computed, "written": self.written, "quarantined": self.quarantined},
         )
-        return (rows, counts, *hours)
+        return (rows, counts, *self._cap(), *hours)
+
+    def _cap(self) -> tuple[CheckResult, ...]:
+        if self.beyond_cap is None:
+            return ()
+        events = f"{self.beyond_cap} event{'s are' if self.beyond_cap != 1 else ' is'} in no session, because theirs began"
+        text = f"{events} longer ago than its cap allows; a larger cap takes them in" if self.beyond_cap else CAP_TEXT
+        facts: dict[str, Fact] = {"events_beyond_cap": self.beyond_cap}
+        return (CheckResult(EVENTS_WITHIN_CAP, not self.beyond_cap, blocking=False, description=text, facts=facts),)
 
     def _intake(self) -> dict[str, int]:
-        counts = {"rows_read": self.rows_read, "deduplicated": self.deduplicated}
+        counts = {"rows_read": self.rows_read, "deduplicated": self.deduplicated, "events_beyond_cap": self.beyond_cap}
         return {name: count for name, count in counts.items() if count is not None}
 
     def _sample_rows(self) -> tuple[Rows, ...]:

@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import explanation
+from backfill_platform.domain.visible_text import visible
 from backfill_platform.repair.outcomes import Fact
 from backfill_platform.reports.markdown import cell
 from backfill_platform.reports.repair_report import AssetReport, RepairReport, command, ranges_of
@@ -46,7 +47,7 @@ def last_lines(report: RepairReport) -> str:
 def render(name: str, **values: Any) -> str:
     """A template of plain text; blank lines are left out."""
     lines = _template(name).render(**values).split("\n")
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+    return "\n".join(visible(line.rstrip()) for line in lines if line.strip())
 
 
 def _template(name: str) -> Any:

@@ -3,8 +3,9 @@
 One value for the page in Dagster, the terminal and messages; `render` words it by templates.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -14,7 +15,7 @@ from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan
 from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.outcomes import CheckResult, HourOutcome, StepFinished, TargetHour
+from backfill_platform.repair.outcomes import CheckResult, Event, HourOutcome, StepFinished, StepStarted, TargetHour
 from backfill_platform.repair.publish import REFUSALS, WITHIN_CHANGE_LIMITS
 from backfill_platform.repair.undo import UndoneTable
 from backfill_platform.reports.words import hours_of, plural
@@ -119,6 +120,21 @@ class RepairReport:
     steps: dict[AssetPath, list[StepFinished]] = field(default_factory=dict)
     error: str = ""
     conflicts: int = 0
+    seconds: dict[AssetPath, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
+    _since: float = 0.0
+
+    def take(self, event: Event) -> None:
+        """Keep what a run tells: its hours, and its steps with the time that they take."""
+        if isinstance(event, StepStarted):
+            self._since = self.clock()
+        elif isinstance(event, HourOutcome):
+            self.add(event)
+        elif isinstance(event, StepFinished):
+            now, asset = self.clock(), event.step.asset
+            self.seconds[asset] = self.seconds.get(asset, 0.0) + now - self._since
+            self._since = now
+            self.add_step(event)
 
     def add(self, outcome: HourOutcome) -> None:
         """Keep an hour, without samples and history, of which a year of hours has too many to keep."""
@@ -147,6 +163,16 @@ class RepairReport:
         found: dict[AssetPath, AssetReport] = {}
         for outcome in self.outcomes:
             found.setdefault(outcome.asset, AssetReport(outcome.asset)).add(outcome)
+        return found
+
+    @property
+    def open_sessions(self) -> list[tuple[str, int, str]]:
+        """The assets with sessions that go on after what was read: how many of them, and what ended the reading."""
+        found = []
+        for asset, steps in self.steps.items():
+            last = steps[-1].reading.closure if steps[-1].reading else None
+            if last is not None and last.open_at_end:
+                found.append(("/".join(asset), last.open_at_end, last.stopped_at))
         return found
 
     @property

@@ -6,6 +6,7 @@ from datetime import datetime
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.errors import BackfillError
 from backfill_platform.repair.outcomes import HourOutcome
+from backfill_platform.reports.markdown import harmless
 
 MOST_RANGES = 6
 MOST_CHARACTERS = 400  # of an error or a reason
@@ -40,9 +41,9 @@ def more(left: int, what: str) -> list[str]:
 
 
 def short(text: str) -> str:
-    """A long text on one line, cut."""
+    """A long text on one line, cut; what services of messages would make links or markup of is parted by invisible joiners."""
     line = " ".join(text.split())
-    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+    return harmless(line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ...")
 
 
 def error_in_words(error: BaseException) -> str:

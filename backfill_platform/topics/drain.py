@@ -5,6 +5,7 @@ persisted, which are the receipts. The drain fails where they disagree.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +16,7 @@ from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.consumer import Drained, Handler, Message, consume_to_end
 from backfill_platform.adapters.kafka.sender import HOUR_HEADER, REPLAY_HEADER
 from backfill_platform.domain.hours import format_hour, hour_of, parse_hour
-from backfill_platform.errors import CheckFailed, UsageError
+from backfill_platform.errors import CheckFailed, HourError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.topics.delivery_counts import DRAIN, DeliveryCounts, delivery_counts_of_drain
 
@@ -109,15 +110,23 @@ def drain_topic(
 
 
 def _receipt(name: str, message: Message, *, payload: bool) -> Receipt:
-    hour = message.headers.get(HOUR_HEADER)
     return Receipt(
         name,
         message.topic,
         message.partition,
         message.offset,
-        (message.headers.get(REPLAY_HEADER) or b"").decode(),
-        parse_hour(hour.decode()) if hour else hour_of(message.time),
+        (message.headers.get(REPLAY_HEADER) or b"").decode(errors="replace"),
+        _hour(message),
         message.time,
         (message.key or b"") if payload else b"",
         (message.value or b"") if payload else b"",
     )
+
+
+def _hour(message: Message) -> datetime:
+    """The hour that a replay says, or that of its time where nobody says one, or something that is no hour."""
+    said = message.headers.get(HOUR_HEADER)
+    with suppress(HourError, UnicodeDecodeError):
+        if said:
+            return parse_hour(said.decode())
+    return hour_of(message.time)

@@ -200,7 +200,7 @@ def test_the_run_is_summed_up_hour_by_hour(
 
 def test_checks_are_shown_for_each_hour(page: "Page", keep: Keep, stack: Stack, sound: Launched) -> None:
     open_check(page, stack, "transformed/sessions", "rows_add_up")
-    page.get_by_text("Rows computed = rows written + rows quarantined. An hour that fails it is not").wait_for()
+    page.get_by_text("Rows computed = written + quarantined. An hour that fails it is not").wait_for()
     keep("11 a check")
     for asset, check in (("transformed/sessions", "rows_valid"), ("warehouse/sessions", "matches_lake")):
         open_check(page, stack, asset, check)

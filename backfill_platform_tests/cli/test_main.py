@@ -148,3 +148,12 @@ def test_a_plan_over_damage_names_every_hour_with_its_reason(backfill: Backfill)
     assert (plan["damaged_from"], plan["damaged_to"]) == ("1998-05-01T05:00:00Z", "1998-05-01T06:00:00Z")
     assert [step["action"] for step in plan["steps"]] == ["land-margin", "land", "build", "publish", "build", "publish"]
     assert "events of the interval" in backfill("plan", "clickstream", *damaged("1998-05-01T05", "1998-05-01T06")).stdout
+
+
+def test_a_plan_over_long_damage_names_ranges_and_not_each_hour(backfill: Backfill) -> None:
+    lines = backfill("plan", "clickstream", *damaged("1998-05-01T02", "1998-05-01T20")).stdout.splitlines()
+    found = [[cell.strip() for cell in line.split("│")[1:4]] for line in lines]
+    assert [cells for cells in found if cells and cells[0]][:3] == [
+        [table, "[1998-05-01T02, 1998-05-01T20)", "18"]
+        for table in ("raw/clickstream", "transformed/sessions", "aggregated/site_hourly")
+    ]

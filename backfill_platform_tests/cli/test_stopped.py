@@ -56,7 +56,7 @@ def test_a_pipeline_is_followed_and_taken_up_again_after_a_kill(tmp_path: Path, 
     assert "published 0 states and 0 cancels" in idle.stdout
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_ctrl_c_ends_a_repair_of_several_runs_and_the_next_one_does_the_rest(tmp_path: Path, begin: Begin) -> None:
     """Dagster makes a failed run of it, after which the next one must not begin."""
     env = environment(tmp_path)

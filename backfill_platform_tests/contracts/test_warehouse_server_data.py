@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import urlencode
 
 import clickhouse_connect
 import lz4.frame
@@ -305,17 +304,17 @@ def test_threads_do_not_disturb_each_other(connect: Callable[..., Client], table
 
 
 INSERT_FROM_A_PROCESS = """
-import sys, urllib.request
-opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-for number in range(int(sys.argv[2]), int(sys.argv[2]) + 20_000, 2_000):
+import sys
+from backfill_platform_tests.fixtures_warehouse import raw
+for number in range(int(sys.argv[3]), int(sys.argv[3]) + 20_000, 2_000):
     rows = "".join(f"{a},x\\n" for a in range(number, number + 2_000))
-    opener.open(sys.argv[1], rows.encode()).read()
+    assert raw(sys.argv[1], rows.encode(), query=sys.argv[2]).status == 200
 """
 
 
 def test_processes_share_the_warehouse(warehouse_url: str, warehouse_database: str, client: Client, table: str) -> None:
-    address = f"{warehouse_url}/?{urlencode({'query': f'INSERT INTO {warehouse_database}.{table} FORMAT CSV'})}"
-    command = [sys.executable, "-c", INSERT_FROM_A_PROCESS, address]
+    sql = f"INSERT INTO {warehouse_database}.{table} FORMAT CSV"
+    command = [sys.executable, "-c", INSERT_FROM_A_PROCESS, warehouse_url, sql]
     processes = [subprocess.Popen([*command, str(number * 20_000)]) for number in range(3)]
     assert [process.wait(60) for process in processes] == [0] * 3
     assert client.query(f"SELECT count(), uniqExact(a) FROM {table}").result_rows == [(60_000, 60_000)]

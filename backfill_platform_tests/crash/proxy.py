@@ -25,7 +25,8 @@ class Proxy:
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        secret = urlsplit(upstream).netloc.rpartition("@")[0]
+        self.url = f"http://{secret}@127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def count_request(self) -> int:

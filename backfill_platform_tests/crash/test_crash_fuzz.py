@@ -13,7 +13,7 @@ import pytest
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
-from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform_tests.adapters.clickhouse.visits import (

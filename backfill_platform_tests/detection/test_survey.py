@@ -14,7 +14,7 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.detection.survey import Survey, survey
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
-from backfill_platform.domain.gaps import Gap, GapKind, Place
+from backfill_platform.domain.gaps import Gap, GapKind, Place, RowCounts
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_path, local_uri
@@ -227,3 +227,35 @@ def test_a_damaged_lake_hour_is_not_held_against_the_warehouse(small: World) -> 
     small.lake.remove_hours(table, [hour(1)])
     evidence = f"not built, or lost; {small.pipeline.raw.table} has the hour"
     assert look(small).gaps == (Gap(str(table), hour(1), Place.LAKE, GapKind.MISSING, evidence),)
+
+
+def test_rows_expected_and_found_are_counted_for_every_hour(small: World) -> None:
+    raw, sessions = str(small.pipeline.raw.table), f"transformed/{small.sessions}"
+    copy = f"warehouse/{small.sessions}"
+    small.damage(small.sessions, "DELETE", hour(2))
+    small.lake.remove_hours(small.pipeline.raw.table, [hour(3)])
+    counts = look(small).rows
+    assert [counts[copy, at] for at in small.hours] == [RowCounts(12, found) for found in (12, 12, 0, 12)]
+    assert [counts[raw, at] for at in small.hours] == [RowCounts(12, found) for found in (12, 12, 12, 0)]
+    assert counts[sessions, hour(3)] == RowCounts(12, 12)
+    assert [counts[copy, hour(number)].share for number in (1, 2)] == [1.0, 0.0]
+
+
+def test_nobody_knows_the_rows_of_an_hour_that_has_other_events_by_now_or_was_never_built(small: World) -> None:
+    arrive(small, 2, [Click(client, 3600 * 2 + 1900) for client in range(11)])
+    small.run([small.pipeline.raw.table.path], landing=Landing.REPLACE)
+    small.pipeline = replace(small.pipeline, end=hour(5))
+    counts = look(small).rows
+    assert counts[f"transformed/{small.sessions}", hour(2)] == RowCounts(None, 12)
+    assert counts[str(small.pipeline.raw.table), hour(4)] == RowCounts(None, 0)
+
+
+def test_a_file_that_changed_or_shrank_after_it_landed_is_found_until_it_is_landed_again(small: World) -> None:
+    raw = str(small.pipeline.raw.table)
+    arrive(small, 1, [Click(client, 3600 + 1800) for client in range(5)])
+    (small.folder / f"{hour(3):%Y-%m-%d-%H}.csv").unlink()  # raw files may go once they have landed
+    (gap,) = look(small).gaps
+    assert (gap.table, gap.hour, gap.kind) == (raw, hour(1), GapKind.STALE)
+    assert "when it landed, and has" in gap.evidence
+    small.run([small.pipeline.raw.table.path], HourRange(hour(1), hour(2)), landing=Landing.REPLACE)
+    assert (raw, hour(1)) not in {(gap.table, gap.hour) for gap in look(small).gaps}

@@ -36,6 +36,11 @@ def connect(url: str, **options: Any) -> Client:
     return clickhouse_connect.get_client(dsn=url, autogenerate_session_id=False, **options)
 
 
+def plain(url: str) -> str:
+    """The address without the secret."""
+    return f"http://{url.rpartition('@')[2]}"
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs that need not be our child; one that only waits to be collected does not."""
     try:
@@ -74,14 +79,14 @@ def test_start_find_and_stop(tmp_path: Path) -> None:
     assert running_url(data_dir) is None
     with embedded.start(data_dir) as warehouse:
         assert running_url(data_dir) == warehouse.url
-        assert warehouse.url.startswith("http://127.0.0.1:")
+        assert plain(warehouse.url).startswith("http://127.0.0.1:")
         with connect(warehouse.url) as client:
             endpoint = json.loads((data_dir / "endpoint.json").read_text())
-            assert endpoint == {"url": warehouse.url, "pid": warehouse.pid, "version": client.server_version}
+            assert endpoint == {"url": plain(warehouse.url), "pid": warehouse.pid, "version": client.server_version}
             assert os.getsid(warehouse.pid) == warehouse.pid
             warehouse.stop()  # with the client's connection still open
     assert not is_alive(warehouse.pid)
-    assert not (data_dir / "endpoint.json").exists()
+    assert sorted(path.name for path in data_dir.iterdir()) == ["data", "lock", "rows", "secret", "server.log"]
     assert running_url(data_dir) is None
     log = (data_dir / "server.log").read_text()
     assert log.endswith("stopped\n")
@@ -111,9 +116,9 @@ def test_a_folder_has_one_server(server: embedded.EmbeddedWarehouse) -> None:
     assert second.returncode == 3
     assert second.stdout == ""
     assert second.stderr.count("\n") == 1
-    for part in (str(data_dir), str(server.pid), server.url, f"kill {server.pid}"):
+    for part in (str(data_dir), str(server.pid), plain(server.url), f"kill {server.pid}"):
         assert part in second.stderr
-    with pytest.raises(WarehouseLocked, match=f"process id {server.pid} at {server.url}"):
+    with pytest.raises(WarehouseLocked, match=f"process id {server.pid} at {plain(server.url)}"):
         embedded.start(data_dir)
     assert running_url(data_dir) == server.url
 
@@ -121,7 +126,8 @@ def test_a_folder_has_one_server(server: embedded.EmbeddedWarehouse) -> None:
 def test_an_address_without_an_owner_of_the_folder_is_not_believed(server: embedded.EmbeddedWarehouse, tmp_path: Path) -> None:
     """After kill -9 the address stays behind, and its port may by now belong to the server of another folder."""
     (tmp_path / "lock").touch()
-    (tmp_path / "endpoint.json").write_text(json.dumps({"url": server.url, "pid": server.pid}))
+    (tmp_path / "endpoint.json").write_text(json.dumps({"url": plain(server.url), "pid": server.pid}))
+    (tmp_path / "secret").write_text("x")
     assert running_url(tmp_path) is None
 
 

@@ -38,7 +38,7 @@ pytestmark = [
 PARTS = (
     "embedded_clickhouse.server",
     "SparkConnectServer",
-    "dagster-webserver",
+    "dagster_overrides.web_server",
     "dagster_overrides.daemon",
     "dagster api grpc",
 )
@@ -58,6 +58,29 @@ def test_a_second_start_on_the_same_home_is_refused(stack: Stack) -> None:
     assert str(stack.home) in line
     assert stack.url in line
     assert silent(stack) == [], "the first one must not be harmed"
+
+
+def test_the_page_plots_the_last_hours_of_a_finished_pipeline(stack: Stack) -> None:
+    query = (
+        "query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {"
+        " partitionKeyConnection(limit: 2, ascending: false) { results } } } }"
+    )
+    node = stack.graphql(query, key={"path": ["warehouse", "sessions"]})["assetNodeOrError"]
+    assert node["partitionKeyConnection"]["results"] == [partition_key(FIRST + n * HOUR) for n in (23, 22)]
+
+
+def test_spark_that_dies_is_started_again_and_nothing_else(stack: Stack) -> None:
+    def pids(part: str) -> set[int]:
+        return {pid for pid, command in processes_of(stack.home).items() if part in command}
+
+    others = ("embedded_clickhouse.server", "dagster_overrides.web_server", "dagster_overrides.daemon")
+    before, spark = {part: pids(part) for part in others}, pids("SparkConnectServer")
+    for pid in spark:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: bool(pids("SparkConnectServer") - spark) and silent(stack) == [], 120)
+    assert "Spark has ended with code" in stack.output
+    assert {part: pids(part) for part in others} == before
+    publish_first_hour(stack.home)
 
 
 def test_sigterm_ends_everything_even_where_signals_were_ignored(stack: Stack) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_platform import errors
-from backfill_platform.adapters.spark.checks import AUDIT_CHECKS
+from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS
 from backfill_platform.domain.tables import Layer
 from backfill_platform.orchestration import process_identity, run_request
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL
@@ -17,7 +17,7 @@ from backfill_platform.repair.publish import DRY_RUN_CHECKS, PUBLISH_CHECKS
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
 from backfill_platform_tests.docs.blocks import DOCS, PAGES, ROOT, blocks_of
 
-CHECKS = {*AUDIT_CHECKS, *DRY_RUN_CHECKS, *PUBLISH_CHECKS, NO_GAP, NO_PENDING_APPROVAL, DELIVERY_COUNTS}
+CHECKS = {*AUDIT_CHECKS, *SESSION_CHECKS, *DRY_RUN_CHECKS, *PUBLISH_CHECKS, NO_GAP, NO_PENDING_APPROVAL, DELIVERY_COUNTS}
 ERRORS = [name for name, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.BackfillError)]
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#:]+)(?:#[^)]*)?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
@@ -65,6 +65,7 @@ def test_the_runbook_has_no_entry_of_a_class_or_check_that_is_gone() -> None:
     assert set(headings) == {*ERRORS, *CHECKS}
 
 
+@pytest.mark.whole
 def test_the_site_is_made_from_the_code(site: Path) -> None:
     from backfill_platform.cli.main import main
     from backfill_platform.settings import Settings
@@ -88,6 +89,7 @@ def test_the_site_is_made_from_the_code(site: Path) -> None:
     ] == []
 
 
+@pytest.mark.whole
 def test_the_site_needs_no_other_server(site: Path) -> None:
     loaded = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\" >]+)")
     found = {address for page in site.rglob("*.html") for address in loaded.findall(page.read_text())}

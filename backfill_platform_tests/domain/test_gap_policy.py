@@ -1,5 +1,6 @@
 """Which repairs are asked for: every gap once for its evidence, newest first, within limits, never in busy hours."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_platform.domain.gap_policy import Decision, GapPolicy, OnGap, Seen, assets_for, decide, gap_of, name_of, unseen
+from backfill_platform.domain.gap_policy import (
+    Asked,
+    Decision,
+    GapPolicy,
+    OnGap,
+    Seen,
+    assets_for,
+    decide,
+    gap_of,
+    name_of,
+    unseen,
+)
 from backfill_platform.domain.gaps import Gap, GapKind, Place
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import AssetPath
@@ -24,7 +36,7 @@ def gap(number: int, evidence: str = "lost") -> Gap:
 
 def tick(gaps: list[Gap], seen: Seen | None = None, policy: GapPolicy = PUBLISH, busy: set[datetime] | None = None) -> Decision:
     seen, busy = seen or Seen(), busy or set()
-    wanted = {SESSIONS: {one.hour for one in unseen(gaps, seen, busy)}}
+    wanted = {SESSIONS: {one.hour for one in unseen(gaps, seen, busy, policy.action)}}
     return decide(gaps, assets_for(policy, wanted), seen, busy, policy)
 
 
@@ -106,6 +118,51 @@ def test_a_policy_may_only_report_or_only_rehearse() -> None:
     assert (reported.requests, reported.new) == ((), (gap(1),))
     rehearsed = tick([gap(1)], policy=GapPolicy(OnGap.DRY_RUN))
     assert rehearsed.requests[0].assets == (("dry_run", "sessions"),)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "asks_for"),
+    [
+        (OnGap.REPORT, OnGap.REPORT, None),
+        (OnGap.REPORT, OnGap.DRY_RUN, ("dry_run", "sessions")),
+        (OnGap.REPORT, OnGap.PUBLISH, SESSIONS),
+        (OnGap.DRY_RUN, OnGap.REPORT, None),
+        (OnGap.DRY_RUN, OnGap.DRY_RUN, None),
+        (OnGap.DRY_RUN, OnGap.PUBLISH, SESSIONS),
+        (OnGap.PUBLISH, OnGap.REPORT, None),
+        (OnGap.PUBLISH, OnGap.DRY_RUN, None),
+        (OnGap.PUBLISH, OnGap.PUBLISH, None),
+    ],
+)
+def test_a_policy_that_allows_more_asks_for_what_was_done_less_about(
+    before: OnGap, after: OnGap, asks_for: AssetPath | None
+) -> None:
+    first = tick([gap(1)], policy=GapPolicy(before))
+    kept = Seen.from_json(first.seen.to_json())
+    second = tick([gap(1)], kept, GapPolicy(after))
+    assert [one.assets for one in second.requests] == ([] if asks_for is None else [(asks_for,)])
+    assert tick([gap(1)], second.seen, GapPolicy(after)).requests == ()
+    keys = [one.key(found.seen.asked) for found in (first, second) for one in found.requests]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_cursor_of_before_the_action_was_kept_counts_its_gaps_as_reported() -> None:
+    evidence = tick([gap(1)]).seen.asked[name_of(gap(1))].evidence
+    old = Seen.from_json(json.dumps({"asked": {name_of(gap(1)): evidence}, "waiting": [], "number": 7}))
+    assert (old.asked, old.number) == ({name_of(gap(1)): Asked(evidence, OnGap.REPORT)}, 7)
+    assert tick([gap(1)], old, GapPolicy(OnGap.REPORT)).new == ()
+    assert [one.hours for one in tick([gap(1)], old).requests] == [span(1, 2)]
+
+
+def test_a_request_that_waits_is_withdrawn_when_the_policy_no_longer_allows_it() -> None:
+    report = GapPolicy(OnGap.REPORT)
+    gaps = [gap(1), gap(9)]
+    first = tick(gaps)
+    stopped = tick(gaps, first.seen, report)
+    assert (stopped.requests, stopped.seen.waiting) == ((), ())
+    told = tick(gaps, stopped.seen, report)
+    assert told.new == (gap(1),), "nothing repairs it any more, so somebody has to hear of it"
+    assert [one.hours for one in tick(gaps, told.seen).requests] == [span(1, 2)]
 
 
 def test_a_impact_beyond_the_gap_is_part_of_its_repair() -> None:

@@ -1,14 +1,17 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.gaps import (
     GapKind,
+    RowCounts,
     Written,
     code_changed,
     count_gaps,
     has_changed,
     lake_gaps,
     landing_gaps,
+    source_gaps,
     stale_gaps,
     warehouse_gaps,
 )
@@ -90,3 +93,25 @@ def test_hours_that_the_lake_has_lost_are_only_checked_for_consistency() -> None
     net = {T0: Fingerprint(5, 1), T0 + HOUR: Fingerprint(5, 1)}
     final = {**net, T0 + HOUR: Fingerprint(4, 1)}
     assert [gap.kind for gap in warehouse_gaps("t", HOURS, {}, net, final, comparable=set())] == [GapKind.INCONSISTENT]
+
+
+def test_the_evidence_does_not_say_that_all_rows_differ_where_only_their_number_is_known() -> None:
+    lake = dict.fromkeys(at(0, 1), Fingerprint(13, 1))
+    net = {T0: Fingerprint(13, 2), T0 + HOUR: Fingerprint(15, 2)}
+    assert [gap.evidence for gap in warehouse_gaps("t", at(0, 1), lake, net, net)] == [
+        "13 rows, as many as the lake has, with other values",
+        "15 rows, but the lake has 13",
+    ]
+
+
+def test_the_share_of_the_rows_is_told_where_it_means_something() -> None:
+    shares = [RowCounts(10, 4).share, RowCounts(0, 0).share, RowCounts(0, 3).share, RowCounts(None, 3).share]
+    assert shares == [0.4, 1.0, None, None]
+
+
+def test_a_landed_hour_is_stale_when_its_file_has_another_version_and_not_when_the_file_is_gone() -> None:
+    noted = {hour: replace(written(1, 5), source_version="9 bytes") for hour in at(0, 1, 2)} | {at(3)[0]: written(1, 5)}
+    now = dict(zip(at(0, 1, 2, 3), ("9 bytes", "7 bytes", "", "7 bytes"), strict=True))
+    (gap,) = source_gaps("raw", now, noted)
+    assert (gap.hour, gap.kind) == (at(1)[0], "stale")
+    assert gap.evidence == "its file had 9 bytes when it landed, and has 7 bytes now"

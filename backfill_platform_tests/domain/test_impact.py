@@ -140,6 +140,7 @@ def worst(clicks: list[Click], damage: Damage) -> list[list[Click]]:
     return [outside, outside + busy, outside + newcomers]
 
 
+@pytest.mark.whole
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from((30, 60, 90, 600)))
 def test_only_affected_hours_change_and_each_of_them_can_change(data: st.DataObject, cap_minutes: int) -> None:
@@ -171,6 +172,7 @@ def plays(clicks: Iterable[Click]) -> Iterable[tuple[Any, ...]]:
     return attribution(Event(c.at, f"{c.minute}-{c.value}", kinds[c.value], c.key, 1) for c in clicks)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("rows", "window"),
     [

@@ -3,6 +3,8 @@
 import pytest
 
 from backfill_platform.domain.notification import Notification, NotificationKind, redact
+from backfill_platform.domain.visible_text import JOINER
+from backfill_platform.reports.markdown import harmless
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,14 @@ def test_known_secrets_are_hidden_wherever_they_are_the_longest_first() -> None:
     message = Notification((NotificationKind.FAILED,), "p", "abc-def and abc", "abc")
     clean = message.without(["abc", "abc-def"])
     assert (clean.subject, clean.text) == ("*** and ***", "***")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["at http://ada:abcdefg@host:8123/x", "https://hooks.slack.com/services/T0/B0/abcdefg", "www.abcdefg", "of p@ss]w<rd://x!"],
+)
+def test_what_is_parted_so_that_it_becomes_no_link_is_hidden_too(text: str) -> None:
+    assert JOINER in harmless(text)
+    hidden = redact(harmless(text), ["www.abcdefg", "p@ss]w<rd://x"])
+    assert "abcdefg" not in hidden
+    assert "rd" not in hidden

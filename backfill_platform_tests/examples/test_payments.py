@@ -52,6 +52,7 @@ def test_unreadable_values_of_a_line_become_null(spark: "SparkSession") -> None:
     assert {row["line"]: tuple(row[name] for name in names) for row in parsed.collect()} == LINES
 
 
+@pytest.mark.whole
 def test_the_reference_reads_the_shipped_file_and_counts_its_bad_lines() -> None:
     lines, bad = read_lines(payments.LINES_FILE)
     assert (len(lines), len(set(lines)), bad) == (75_000, 75_000, [])

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -122,6 +123,7 @@ def test_the_reference_attributes_by_hand() -> None:
     assert sorted(playbacks_hourly(events)) == [(T0, 2, 1, 2, 0.5), (at(3600), 3, 1, 1, 1 / 3)]
 
 
+@pytest.mark.whole
 def test_every_play_of_the_shipped_events_finds_the_impression_that_made_it(spark: "SparkSession") -> None:
     assert isinstance(PIPELINE.source, HourlyFiles)
     lines = PIPELINE.source.lines(spark, list(playbacks.HOURS))
@@ -137,6 +139,7 @@ def test_every_play_of_the_shipped_events_finds_the_impression_that_made_it(spar
     assert {(row["event_id"], row["made_by"]) for row in plays.collect()} == set(truth().items())
 
 
+@pytest.mark.whole
 def test_the_shipped_events_give_the_tables_of_the_reference(spark: "SparkSession") -> None:
     events, _ = read_events(playbacks.EVENTS_FOLDER)
     attributed = built(spark, PIPELINE, "attribution", [row_of(event) for event in events])

@@ -24,6 +24,7 @@ from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import WAREHOUSE, AssetPath
 from backfill_platform.domain.request import RepairRequest
+from backfill_platform.domain.visible_text import JOINER
 from backfill_platform.errors import WarehouseUnavailable
 from backfill_platform.notifications.recipients import audience_of, unknown_recipients, web_address
 from backfill_platform.orchestration.assets import pipeline_assets
@@ -188,7 +189,7 @@ def test_hours_that_fail_are_told_with_their_error_and_without_secrets_in_it(sta
     assert stage.subjects == ["repair started", "repair failed for 1 hour (4 in 4 tables)"]
     (failed,) = stage.told
     assert failed["type"] == "failure"
-    assert "1998-04-30T23: failed agrees with http://***@host:8123?token=***" in failed["message"]
+    assert f"1998-04-30T23: failed agrees with http:{JOINER}//***@{JOINER}host:8123?token=*** and ***" in failed["message"]
     told = json.dumps(stage.hook.texts) + json.dumps(stage.told)
     for secret in (PASSWORD, "t0psecret", TOKEN):
         assert secret not in told
@@ -239,7 +240,7 @@ def test_a_run_that_fails_as_a_whole_is_told_once_after_its_last_try(stage: Stag
     assert len(retries) == 2
     assert stage.subjects == ["repair started", "repair failed"]
     (failed,) = stage.told
-    assert "What went wrong: nothing answers at http://***@host:8123" in failed["message"]
+    assert f"What went wrong: nothing answers at http:{JOINER}//***@{JOINER}host:8123" in failed["message"]
     assert PASSWORD not in json.dumps(stage.hook.texts) + json.dumps(stage.told)
 
 

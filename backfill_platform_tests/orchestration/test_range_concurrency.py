@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.in_process import dagster_instance
+from backfill_platform.orchestration.range_concurrency import wait_for_hours
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.fixtures_warehouse import wait_until
@@ -91,3 +94,23 @@ def test_a_later_run_waits_and_nobody_waits_for_the_dead(start: Start, tmp_path:
         first.process.kill()
         first.process.wait()
         later.worked()
+
+
+def test_nobody_says_that_it_waits_for_a_run_that_may_have_to_wait_itself(tmp_path: Path) -> None:
+    @dg.op
+    def waits(context: dg.OpExecutionContext) -> None:
+        wait_for_hours(context, clickstream.pipeline)
+
+    @dg.job(name="clickstream_undo")
+    def undo() -> None:
+        waits()
+
+    with dagster_instance(Settings(home=tmp_path, project=ROOT)) as instance:
+        other = instance.create_run_for_job(undo, status=dg.DagsterRunStatus.STARTING)
+        ended = threading.Timer(3, lambda: instance.report_run_failed(other))
+        began = time.monotonic()
+        ended.start()
+        done = undo.execute_in_process(instance=instance)
+        ended.join()
+        assert time.monotonic() - began > 3, "it has waited"
+        assert not [entry for entry in instance.all_logs(done.run_id) if "waiting for run" in entry.user_message]

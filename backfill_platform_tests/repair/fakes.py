@@ -83,6 +83,9 @@ class CountingBuilder:
     def land(self, step: LandStep, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
         return self._write(step.node.table, {hour: self.source[hour] for hour in hours})
 
+    def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        return {}
+
     def offsets(self, hour: datetime) -> Spans:
         return ()
 

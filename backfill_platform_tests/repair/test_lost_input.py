@@ -9,14 +9,16 @@ import pytest
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.files.hourly import HourlyFiles
+from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
 from backfill_platform.adapters.spark.checks import RowRule
 from backfill_platform.detection.survey import survey
+from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.gaps import GapKind
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Landing
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import CheckFailed
+from backfill_platform.repair.outcomes import HourOutcome
 from backfill_platform_tests.events import Click, hour, write_lines
 from backfill_platform_tests.repair.test_runner import requests
 from backfill_platform_tests.world import World, warehouse_asset, with_rule
@@ -128,5 +130,30 @@ def test_an_hour_whose_rows_all_fail_is_refused_and_not_emptied(world: World) ->
 def test_a_parser_that_loses_lines_is_found_out(world: World) -> None:
     raw = world.pipeline.raw
     halved = replace(world.pipeline, raw=replace(raw, parse=lambda lines: raw.parse(lines).where("client_id = 1")))
+    found = world.run([raw.table.path], pipeline=halved)[raw.table.path]
+    assert ["the parser does not return each line once" in outcome.error for outcome in found.values()] == [True] * 4
+    assert world.lake.built_hours(raw.table) == set()
+    (world.folder / "all.csv").write_text("".join(f"{click.line}\n" for click in CLICKS))
+    archive = ArchiveFile(local_uri(world.folder / "all.csv"), world.hours, encoding="ISO-8859-1")
     with pytest.raises(CheckFailed, match="it must return each line once"):
-        world.run([raw.table.path], pipeline=halved)
+        world.run([raw.table.path], pipeline=replace(halved, source=archive))
+
+
+def test_an_hour_may_have_many_files_in_folders_by_client_and_they_land_as_one_would(world: World) -> None:
+    raw = world.pipeline.raw.table.path
+    one = world.run([raw])[raw]
+    for click in CLICKS:
+        folder = world.folder / "parts" / f"{click.at:%Y/%m/%d/%H}" / f"client={click.client}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{click.at:%M%S}.csv").write_text(f"{click.line}\n")
+    source = HourlyFiles(local_uri(world.folder) + "/parts/%Y/%m/%d/%H/**/*.csv", encoding="ISO-8859-1")
+    found = world.run([raw], pipeline=replace(world.pipeline, source=source), landing=Landing.REPLACE)[raw]
+    assert [outcome.error for outcome in found.values()] == [""] * 4
+    assert {at: stored(outcome) for at, outcome in found.items()} == {at: stored(outcome) for at, outcome in one.items()}
+    assert sum(stored(outcome).rows for outcome in one.values()) == len(CLICKS)
+
+
+def stored(outcome: HourOutcome) -> Fingerprint:
+    assert outcome.lake is not None
+    assert outcome.lake.content is not None
+    return outcome.lake.content

@@ -29,6 +29,8 @@ from backfill_platform_tests.world import World, warehouse_asset
 
 SECOND = HourRange(hour(1), hour(2))
 
+pytestmark = pytest.mark.whole  # each test repairs a published world; the protocol itself is tested beside it, in the fast tier
+
 
 @pytest.fixture
 def world(published: World) -> Iterator[World]:
@@ -97,7 +99,6 @@ def doubled(world: World, sessions: Table) -> None:
     )
 
 
-@pytest.mark.whole
 def test_an_inconsistent_hour_is_rewritten_when_it_is_asked_for(world: World, sessions: Table) -> None:
     doubled(world, sessions)
     assert "states are stored more than once" in publish(world)[hour(1)]
@@ -113,7 +114,6 @@ def test_an_inconsistent_hour_is_rewritten_when_it_is_asked_for(world: World, se
 # --- the ledger ---
 
 
-@pytest.mark.whole
 def test_the_ledger_counts_at_every_boundary(world: World, sessions: Table) -> None:
     before = world.lake.rows_by_hour(sessions)[hour(1)]
     outcomes = world.run(world.derived, SECOND)

@@ -75,6 +75,7 @@ def test_hours_built_one_by_one_in_any_order_are_the_same(published: World) -> N
     assert published.net() == wanted
 
 
+@pytest.mark.whole
 def test_a_repair_writes_only_what_changed_and_nothing_outside_its_range(published: World) -> None:
     wanted = published.net()
     published.damage(published.sessions, "UPDATE bytes = bytes + 1", hour(1))
@@ -148,7 +149,7 @@ def test_an_hour_that_fails_a_check_is_named_and_the_others_go_on(published: Wor
     built = outcomes[("transformed", published.sessions)]
     assert built[hour(2)].error == "failed not this hour"
     failed = {check.name: check.passed for check in built[hour(2)].checks}
-    assert failed == {"rows_valid": True, "rows_add_up": True, "not_this_hour": False}
+    assert failed == {"rows_valid": True, "rows_add_up": True, "events_within_cap": True, "not_this_hour": False}
     for asset in (*published.derived[1:],):
         errors = {n for n in range(HOURS) if outcomes[asset][hour(n)].error}
         assert errors == {2}, asset
@@ -168,7 +169,7 @@ def test_a_difference_outside_the_change_limits_is_reported_by_a_dry_run_and_not
     published.damage(published.sessions, "UPDATE errors = errors + 1", hour(2))
     published.damage(published.sessions, "DELETE", hour(3))
     damaged = published.net()
-    change_limits = ChangeLimits(columns=frozenset({"bytes"}))
+    change_limits = ChangeLimits(columns=frozenset({"bytes"}), rows=frozenset({"added"}))
 
     rehearsed = published.run(published.dry_runs, change_limits=change_limits)[("dry_run", published.sessions)]
     verdicts = [{check.name: check.passed for check in rehearsed[hour(n)].checks}["within_change_limits"] for n in range(HOURS)]

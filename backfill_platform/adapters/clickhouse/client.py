@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
@@ -29,16 +29,40 @@ STATEMENT_SECONDS = 3600  # an OPTIMIZE or a load of a large hour; ClickHouse an
 # The server answered, but trying again may work: time-outs, too many queries or parts, a query id that still runs.
 _TRANSIENT_CODES = frozenset({159, 202, 209, 210, 216, 252, 425})
 
-# A user profile may set these. With final=1 the net state would be read with FINAL too, and no hour would look inconsistent; a
-# cached answer would hide what a live writer does; a filter or a truncated set would hide rows; and our SQL takes a row that a
-# join does not find for 0, not for NULL.
-EXACT: Mapping[str, str | int] = {
-    "final": 0,
-    "use_query_cache": 0,
-    "join_use_nulls": 0,
+# A user's profile may set these to what changes or cuts what we read; each is sent with every statement. Where a limit of the
+# profile is exceeded, a statement must fail: with `break` it would answer with some of the rows, and a damaged hour look whole.
+_OVERFLOWS = ("distinct", "group_by", "join", "read", "result", "set", "sort", "timeout", "transfer")
+_UNALTERED: Mapping[str, str | int] = {
+    "final": 0,  # the net state would be read with FINAL, too, and no hour would look inconsistent
+    "limit": 0,
+    "offset": 0,
+    "use_query_cache": 0,  # a cached answer would hide what a live writer does
+    "use_cache_for_count_from_files": 0,
     "additional_table_filters": "{}",
-    "set_overflow_mode": "throw",
+    "additional_result_filter": "",
+    "apply_deleted_mask": 1,
+    "ignore_cold_parts_seconds": 0,
+    "skip_unavailable_shards": 0,
+    "enable_parallel_replicas": 0,
+    "partial_result_on_first_cancel": 0,
+    "join_use_nulls": 0,  # our SQL takes a row that a join does not find for 0
+    "group_by_use_nulls": 0,
+    "transform_null_in": 0,
+    "aggregate_functions_null_for_empty": 0,
+    "prefer_column_name_to_alias": 0,
+    "cast_keep_nullable": 0,
+    "implicit_transaction": 0,
+    "async_insert": 0,  # answers before the rows are there
+    "wait_for_async_insert": 1,
+    "session_timezone": "UTC",
     "max_query_size": 64 << 20,  # a year of single hours in one statement
+}
+
+EXACT: Mapping[str, str | int] = {
+    **_UNALTERED,
+    **{f"{name}_overflow_mode": "throw" for name in _OVERFLOWS},
+    "read_overflow_mode_leaf": "throw",
+    "timeout_overflow_mode_leaf": "throw",
 }
 # Staging tables may be dropped whatever their size.
 _DROPPING = {"max_table_size_to_drop": 0, "max_partition_size_to_drop": 0}
@@ -77,9 +101,7 @@ class Warehouse:
     """
 
     def __init__(self, url: str, *, statement_seconds: int = STATEMENT_SECONDS, settings: Settings | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError("the warehouse URL must look like http://user:password@host:8123")
+        parts = _parts(url)
         self.shown_url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
         with _errors(f"connecting to the warehouse at {self.shown_url}"):
             self._client = clickhouse_connect.get_client(
@@ -94,6 +116,8 @@ class Warehouse:
                 tz_mode="aware",
                 settings=dict(settings or {}),
             )
+        # Servers of other versions lack some of the settings, and what they lack nobody can have set.
+        self._exact = {name: value for name, value in EXACT.items() if name in self._client.server_settings}
 
     @property
     def server_version(self) -> str:
@@ -110,7 +134,7 @@ class Warehouse:
         query_id: str | None = None,
     ) -> None:
         """Run a statement that returns no rows. It is never sent twice, even when the connection breaks."""
-        merged = {**EXACT, **(settings or {})}
+        merged = {**self._exact, **(settings or {})}
         with _errors(doing):
             self._client.command(sql, parameters=_parameters(parameters), settings=_settings(merged, query_id))
 
@@ -132,7 +156,7 @@ class Warehouse:
     ) -> list[Row]:
         """All rows of a SELECT."""
         with _errors(doing):
-            merged = {**EXACT, **(settings or {})}
+            merged = {**self._exact, **(settings or {})}
             result = self._client.query(sql, parameters=_parameters(parameters), settings=_settings(merged, None))
             return [tuple(row) for row in result.result_rows]
 
@@ -154,16 +178,32 @@ class Warehouse:
         if not rows:
             return
         with _errors(doing):
-            self._client.insert(table, rows, column_names, database=database, settings=_settings(settings, None))
+            merged = {**self._exact, **(settings or {})}
+            self._client.insert(table, rows, column_names, database=database, settings=_settings(merged, None))
 
     def insert_arrow(self, destination: str, rows: "pa.Table", *, doing: str, settings: Settings | None = None) -> None:
         """Insert an Arrow table into a quoted table. It may be sent twice, as with `insert_rows`, so pass a token."""
         with _errors(doing):
-            self._client.insert_arrow(destination, rows, settings=_settings(settings, None))
+            self._client.insert_arrow(destination, rows, settings=_settings({**self._exact, **(settings or {})}, None))
 
     def close(self) -> None:
         """Close the connections. May be called twice."""
         self._client.close()
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of the address of a server. Raises UsageError without repeating it: it may hold a password."""
+    look = "the warehouse URL must look like http://user:password@host:8123"
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.port != 0 and "@" not in parts.path + parts.query + parts.fragment
+    except ValueError:  # it names what it took for the port, which may be a part of the password
+        is_whole = False
+    if not is_whole:
+        raise UsageError(f"{look}; in the password, write / ? # @ : as %2F %3F %23 %40 %3A") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(look)
+    return parts
 
 
 @contextmanager

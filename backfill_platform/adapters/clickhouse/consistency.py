@@ -9,10 +9,9 @@ from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import Target
+from backfill_platform.adapters.clickhouse.preconditions import REPLACED_IS_GONE_SINCE, Target
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS, merge_parts
-from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DATABASE, Staging
-from backfill_platform.adapters.clickhouse.schema import database_statement
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import (
     SIGN,
     hour_from,
@@ -74,11 +73,16 @@ def rewrite_partitions(staging: Staging, hours: Collection[datetime]) -> None:
     the rows they have, and must be consistent.
 
     Raises:
-        InconsistentHour: another hour of a partition is inconsistent, too.
+        InconsistentHour: another hour of a partition is inconsistent, too, or the server cannot replace partitions for good.
         ConcurrentWriter: somebody writes to the partitions meanwhile.
         ProofFailed: the rewritten rows differ from what FINAL shows.
     """
     warehouse, table = staging.warehouse, staging.table
+    if not staging.target.replaces:
+        raise InconsistentHour(
+            f"{table}: ClickHouse {warehouse.server_version} may bring replaced partitions back when it starts again, so none "
+            f"is rewritten; nothing was changed. Use a server of {'.'.join(map(str, REPLACED_IS_GONE_SINCE))} or later"
+        )
     partitions = _partitions(staging, hours)
     fingerprints_before = fingerprints.partitions(warehouse, table, partitions)
     all_hours = _hours_of(staging, partitions)
@@ -121,7 +125,6 @@ def rewrite_partitions(staging: Staging, hours: Collection[datetime]) -> None:
 def keep_old_parts(staging: Staging, partitions: list[str]) -> None:
     """Keep the parts of the partitions in a table beside the patches, before they are replaced."""
     warehouse, old_parts = staging.warehouse, staging.inconsistent
-    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
     staging.create_like_target(old_parts, again=True)
     for partition in partitions:
         # The parts themselves: a copy of their rows would collapse what a person may want to examine.

@@ -1,6 +1,7 @@
 """Where the embedded ClickHouse of a folder answers, for its clients; the server itself is in `devstack`.
 
-In the data folder: `lock` (locked while a server runs) and `endpoint.json` (url, pid and version; exists while it answers).
+In the data folder: `lock` (locked while a server runs), `endpoint.json` (url, pid and version; exists while it answers), and
+`secret`, which every statement must bring along: whoever may read that file may do everything with the warehouse.
 """
 
 import fcntl
@@ -10,16 +11,31 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
+USER = "default"
+SECRET_FILE = "secret"
 PING_SECONDS = 5.0
 
 
 def running_url(data_dir: Path) -> str | None:
-    """The address of the server that owns this folder and answers, for example `http://127.0.0.1:8123`; else None."""
+    """The address of the server that owns this folder and answers, with the secret as its password; else None.
+
+    For example `http://default:Xk3...@127.0.0.1:8123`: for a client, and never to be shown.
+    """
     owner = read_json(data_dir / "endpoint.json")
     url = owner.get("url")
     if not isinstance(url, str) or not is_locked(data_dir) or not _answers(url):
         return None
-    return url
+    return with_secret(url, data_dir)
+
+
+def with_secret(url: str, data_dir: Path) -> str | None:
+    """The address with the secret of the folder in it; None when this user may not read that."""
+    try:
+        secret = (data_dir / SECRET_FILE).read_text()
+    except OSError:
+        return None
+    scheme, _, place = url.partition("://")
+    return f"{scheme}://{USER}:{secret}@{place}"
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -8,13 +8,8 @@ from datetime import datetime
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
-from backfill_platform.adapters.clickhouse.publishing.staging import (
-    INSERT_SETTINGS,
-    REMEMBERED_INSERTS,
-    STAGING_DATABASE,
-    Loading,
-)
-from backfill_platform.adapters.clickhouse.schema import column_definitions, database_statement
+from backfill_platform.adapters.clickhouse.publishing.staging import INSERT_SETTINGS, REMEMBERED_INSERTS, Loading
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE, column_definitions, database_statement
 from backfill_platform.adapters.clickhouse.sql import FILE_SETTINGS, files_source, qualified
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.tables import Table

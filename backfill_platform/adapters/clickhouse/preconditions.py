@@ -36,6 +36,8 @@ SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {d
 
 # Older servers sort inserted rows of equal keys unstably, and a merge loses a state that lies before its cancel.
 STABLE_SORT_SINCE = (26, 9, 1, 1456)
+# Older servers may bring the parts that REPLACE PARTITION removed back when they start again (ClickHouse issue 107605).
+REPLACED_IS_GONE_SINCE = (26, 6, 1, 962)
 _REMEMBERED = 100  # inserts: from a smaller window, live writers push our token before its insert is sent again
 
 
@@ -54,6 +56,7 @@ class Target:
     `repeatable` says whether an INSERT may be sent again with its token: the table and those that the views fill remember it.
     `one_block` says whether cancels and states of a partition can be inserted together.
     `expires` says whether it may have a TTL, of the table or of a column, that drops rows or values while parts are merged.
+    `replaces` says whether the server can replace a partition for good.
     """
 
     table: Table
@@ -64,6 +67,7 @@ class Target:
     repeatable: bool = False
     one_block: bool = True
     expires: bool = False
+    replaces: bool = True
 
     @property
     def replicated(self) -> bool:
@@ -147,6 +151,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
         views,
         repeatable=remembers and all(_fills_what_remembers(warehouse, *view) for view in dependents),
         one_block=version is not None or _at_least(warehouse.server_version, STABLE_SORT_SINCE),
+        replaces=_at_least(warehouse.server_version, REPLACED_IS_GONE_SINCE),
         expires=bool(expires),
     )
 

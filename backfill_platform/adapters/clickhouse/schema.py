@@ -22,6 +22,9 @@ from backfill_platform.adapters.clickhouse.sql import (
 )
 from backfill_platform.domain.tables import Table
 
+STAGING_DATABASE = "backfill_staging"  # tables of one attempt, dropped when it ends
+PATCHES_DATABASE = "backfill_patches"  # what was published, for undo
+
 
 def schema_hash(table: Table) -> str:
     """A hash of all that fingerprints depend on: column names, order and types, and the key. Stored with fingerprints."""

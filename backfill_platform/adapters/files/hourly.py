@@ -2,18 +2,25 @@
 
 Where files begin with the names of their columns, that line is declared as `header`, exactly as it is written. Lines equal to
 it are not events; a file that begins with another line has other columns and is not landed.
+
+A place that a pipeline declares has no `..`. Whoever may put files into the folder of hourly files may not make others of this
+machine land: a link that leads out of the folder is no file. A link that the declaration itself names is followed.
 """
 
-import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import datetime
-from functools import reduce
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.fs
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.integrity import LookedThrough, look_through
+from backfill_platform.adapters.files.patterns import files_of, fixed_folder, located, named
+from backfill_platform.adapters.files.text import read_lines
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.offsets import Spans
 from backfill_platform.domain.uris import local_path
@@ -22,9 +29,18 @@ from backfill_platform.errors import SpecError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_ENCODINGS = ("UTF-8", "ISO-8859-1")
-_CODE = re.compile("%[YmdHj]")
-_PYTHON_NAMES = {"UTF-8": "utf-8-sig", "ISO-8859-1": "latin-1"}  # Spark skips a byte order mark, so it is skipped here
+_PYTHON_NAMES = {"UTF-8": "utf-8", "ISO-8859-1": "latin-1"}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a look through the files of hours found: the hours that cannot be landed, with the reason, and the lines of others.
+
+    The lines of an archive are those of all its hours, below its first one. Headers are not counted.
+    """
+
+    absent: Mapping[datetime, str] = field(default_factory=dict)
+    lines: Mapping[datetime, int] = field(default_factory=dict)
 
 
 class _Files:
@@ -32,7 +48,6 @@ class _Files:
 
     missing_place = "event_time: not within the hours of its file"
     undecodable = "line: not in the encoding of its file"
-    cheap_to_read = True  # reading again is as cheap as caching
 
     def payload(self) -> "Column":
         """The payload of a quarantine row: the line."""
@@ -58,20 +73,30 @@ class ArchiveFile(_Files):
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+        _check_place(self.uri)
 
     def files(self, hours: HourRange) -> tuple[str, ...]:
         """The files that hold lines of the given hours."""
         return (self.uri,) if self.hours.intersect(hours) else ()
 
-    def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
-        """The hours that cannot be landed, with the reason: no file, one with another header, or one without the hour."""
-        unusable = _why_unusable(self.uri, self.header, self.encoding)
-        reason = unusable or f"{self.uri} has only the hours {self.hours}"
-        return {hour: reason for hour in hours if unusable or hour not in self.hours}
+    def inspect(self, hours: Iterable[datetime]) -> Inspection:
+        """Look through the file; hours are absent where it is missing, damaged, has another header, or not the hour."""
+        filesystem, path = located(self.uri)
+        info = filesystem.get_file_info(path)
+        if info.type != pyarrow.fs.FileType.File:
+            return Inspection(dict.fromkeys(hours, f"there is no file {self.uri}"))
+        found = _look_through(filesystem, info, self.uri, self.header, self.encoding)
+        reason = found.problem or f"{self.uri} has only the hours {self.hours}"
+        absent = {hour: reason for hour in hours if found.problem or hour not in self.hours}
+        return Inspection(absent, {self.hours.start: found.lines})
 
     def lines(self, spark: "SparkSession", hours: Collection[datetime]) -> "DataFrame":
         """Columns `line`, `undecodable` and `file_hour` (the first of the file): all lines of the file but its header."""
-        return _read(spark, [(self.uri, self.hours.start)], self.encoding, self.header)
+        return read_lines(spark, {self.uri: self.hours.start}, self.encoding, self.header)
+
+    def versions(self, hours: Iterable[datetime]) -> dict[datetime, str]:
+        """None: that an archive has changed does not tell which of its hours have."""
+        return {}
 
     def ingestion_hour(self, event_time: "Column") -> "Column":
         """The hour of the event where the file has that hour, else NULL."""
@@ -81,9 +106,11 @@ class ArchiveFile(_Files):
 
 @dataclass(frozen=True)
 class HourlyFiles(_Files):
-    """One file per ingestion hour; `pattern` contains strftime codes, as in `events/%Y-%m-%d/%H.csv.gz`.
+    """The files of each ingestion hour, by a pattern with strftime codes, as in `events/%Y-%m-%d/%H.csv.gz`.
 
-    Events in the file that happened earlier arrived late; they stay in the ingestion hour of the file.
+    An hour may have many files: in a folder of its own (`events/%Y/%m/%d/%H/`), or by names with `*`, as in
+    `events/client=*/dt=%Y-%m-%d/hour=%H/*.gz`; `**/` stands for folders of any depth. Events in the files that happened earlier
+    arrived late; they stay in the ingestion hour of the file.
     """
 
     pattern: str
@@ -92,67 +119,95 @@ class HourlyFiles(_Files):
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+        _check_place(self.pattern)
         if "%H" not in self.pattern:
             raise SpecError(f"'{self.pattern}' names no hour; it needs strftime codes such as %Y-%m-%d and %H")
 
     def files(self, hours: HourRange) -> tuple[str, ...]:
-        """The files that hold lines of the given hours."""
-        return tuple(_named(self.pattern, hour) for hour in hours)
+        """What holds the lines of the given hours: files, folders or patterns."""
+        return tuple(named(self.pattern, hour) for hour in hours)
 
-    def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
-        """The hours that cannot be landed, with the reason: no file, or one with another header.
+    def inspect(self, hours: Iterable[datetime]) -> Inspection:
+        """Look through the files of the hours; an hour is absent without one, with a damaged one, or one with another header.
 
         An hour without events needs an empty file.
         """
-        reasons = {hour: _why_unusable(_named(self.pattern, hour), self.header, self.encoding) for hour in hours}
-        return {hour: reason for hour, reason in reasons.items() if reason}
+        found = files_of(self.pattern, hours)
+        with ThreadPoolExecutor() as pool:
+            looked = {hour: [pool.submit(self._look_through, info) for info in files] for hour, files in found.items()}
+        absent, lines = {}, {}
+        for hour, files in looked.items():
+            each = [one.result() for one in files]
+            problems = [one.problem for one in each if one.problem]
+            if not each or problems:
+                absent[hour] = problems[0] if problems else f"there is no file {named(self.pattern, hour)}"
+            else:
+                lines[hour] = sum(one.lines for one in each)
+        return Inspection(absent, lines)
+
+    def _look_through(self, info: pyarrow.fs.FileInfo) -> LookedThrough:
+        folder = local_path(fixed_folder(self.pattern))
+        if folder and not Path(info.path).resolve().is_relative_to(Path(folder).resolve()):
+            return LookedThrough(problem=f"{self._uri(info)} is a link that leads out of {folder}; put the file itself there")
+        filesystem, _ = located(self.pattern)
+        return _look_through(filesystem, info, self._uri(info), self.header, self.encoding)
 
     def lines(self, spark: "SparkSession", hours: Collection[datetime]) -> "DataFrame":
         """Columns `line`, `undecodable` and `file_hour`, for the files of the hours; headers are left out."""
-        return _read(spark, [(_named(self.pattern, hour), hour) for hour in hours], self.encoding, self.header)
+        found = files_of(self.pattern, hours)
+        files = {self._uri(info): hour for hour, infos in found.items() for info in infos}
+        return read_lines(spark, files, self.encoding, self.header)
+
+    def versions(self, hours: Iterable[datetime]) -> dict[datetime, str]:
+        """The size of each hour's files and when they were last written; empty where they are gone."""
+        return {hour: _version(files) for hour, files in files_of(self.pattern, hours).items()}
 
     def ingestion_hour(self, event_time: "Column") -> "Column":
         """The hour of the file, regardless of the time of the event."""
         return F.col("file_hour")
 
+    def _uri(self, info: pyarrow.fs.FileInfo) -> str:
+        scheme, separator, _ = self.pattern.partition("://")
+        return f"{scheme}://{info.path}" if separator else info.path
+
 
 FileSource = ArchiveFile | HourlyFiles
 
 
-def _read(spark: "SparkSession", files: list[tuple[str, datetime]], encoding: str, header: str) -> "DataFrame":
-    # Spark keeps the bytes of a text line as they are, so that decoding here loses nothing, blank lines included.
-    if encoding == "UTF-8":
-        undecodable = ~F.is_valid_utf8("value")
-        line = F.when(undecodable, F.decode(F.col("value").cast("binary"), "ISO-8859-1")).otherwise(F.col("value"))
-    else:
-        undecodable = F.lit(False)
-        line = F.decode(F.col("value").cast("binary"), encoding)
-    columns = (line.alias("line"), undecodable.alias("undecodable"))
-    parts = [spark.read.text(uri).select(*columns, F.lit(hour).alias("file_hour")) for uri, hour in files]
-    lines = reduce(lambda left, right: left.unionByName(right), parts)
-    # By content, not by position: Spark splits large files, and concatenated files repeat the header.
-    return lines.where(F.col("line") != header) if header else lines
-
-
 def _check_encoding(encoding: str) -> None:
-    if encoding not in _ENCODINGS:
-        raise SpecError(f"the encoding {encoding} is not supported; it is one of {', '.join(_ENCODINGS)}")
+    if encoding not in _PYTHON_NAMES:
+        raise SpecError(f"the encoding {encoding} is not supported; it is one of {', '.join(_PYTHON_NAMES)}")
 
 
-def _named(pattern: str, hour: datetime) -> str:
-    """The URI for an hour. Only date codes are replaced: a `%` in a folder's name stays."""
-    return _CODE.sub(lambda code: hour.strftime(code[0]), pattern)
+def _check_place(place: str) -> None:
+    if ".." in place.split("/"):
+        raise SpecError(f"'{place}' leads out of its folder by '..'; name the folder itself")
 
 
-def _why_unusable(uri: str, header: str, encoding: str) -> str:
-    """Why the lines of the file cannot be read as declared; empty when they can."""
-    local = local_path(uri)
-    filesystem, path = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-    if filesystem.get_file_info(path).type != pyarrow.fs.FileType.File:
-        return f"there is no file {uri}"
-    if not header:
+def _version(files: Sequence[pyarrow.fs.FileInfo]) -> str:
+    """The size of files and when the newest was written, UTC, with a digest where they are many; empty where there are none."""
+    if not files:
         return ""
-    with filesystem.open_input_stream(path, compression="detect") as stream:
-        beginning = stream.read(4 * len(header) + 8).decode(_PYTHON_NAMES[encoding], errors="replace")
-    first = re.split("[\r\n]", beginning, maxsplit=1)[0]
-    return "" if first == header or not beginning else f"{uri} begins with '{first}' instead of the header '{header}'"
+    times = [info.mtime for info in files if info.mtime is not None]
+    written = f" of {max(times).astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC" if times else ""
+    size = f"{sum(info.size for info in files):,} bytes"
+    if len(files) == 1:
+        return f"{size}{written}"
+    each = "".join(f"{info.path}\0{info.size}\0{info.mtime}\0" for info in files)
+    return f"{len(files):,} files, {size}{written} ({hashlib.blake2b(each.encode(), digest_size=4).hexdigest()})"
+
+
+def _look_through(
+    filesystem: pyarrow.fs.FileSystem, info: pyarrow.fs.FileInfo, uri: str, header: str, encoding: str
+) -> LookedThrough:
+    """What is in a file; a problem also where it begins with another line than the header."""
+    if local_path(uri) and ":" in info.base_name:
+        return LookedThrough(problem=f"{uri} has a colon in its name, which Spark cannot read; rename the file")
+    codec = _PYTHON_NAMES[encoding]
+    found = look_through(filesystem, info, uri, header.encode(codec))
+    if found.problem or not header:
+        return found
+    first = found.first.decode(codec, errors="replace")
+    if first == header or found.empty:
+        return found
+    return LookedThrough(problem=f"{uri} begins with '{first[: len(header) + 8]}' instead of the header '{header}'")

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLev
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from backfill_platform.domain.notification import redact
 from backfill_platform.errors import KafkaUnavailable, PreconditionError
 
 Result = TypeVar("Result")
@@ -70,7 +71,8 @@ def may_pass(error: KafkaError) -> bool:
 
 def translated(error: KafkaError, doing: str) -> KafkaUnavailable | PreconditionError:
     """Our error for one of Kafka's: KafkaUnavailable, which is transient, where the error may be over in a moment."""
-    text = f"{doing}: Kafka answered {error.name()}: {error.str()}"
+    # librdkafka quotes values that it cannot use, and names whatever it did not understand.
+    text = redact(f"{doing}: Kafka answered {error.name()}: {error.str()}")
     if may_pass(error):
         return KafkaUnavailable(f"{text}; check the brokers and BACKFILL_KAFKA, then try again")
     return PreconditionError(text)

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random_exponential
 
+from backfill_platform.adapters.kafka.batches import milliseconds_of, next_count
 from backfill_platform.adapters.kafka.cluster import PROMPT, TIMEOUT_SECONDS, Cluster, Log, kafka_errors, may_pass, translated
 from backfill_platform.errors import KafkaUnavailable, TakenOver
 
@@ -225,6 +226,7 @@ class _Drain:
 
     def run(self, silence_seconds: float) -> None:
         last_answer = time.monotonic()
+        count = next_count((), _BATCH)
         committed_known = False
         while True:
             if not committed_known and self._consumer.assignment():
@@ -232,7 +234,8 @@ class _Drain:
                 committed_known = True
             if committed_known and all(self._reached[partition] >= end for partition, end in self._ends.items()):
                 return
-            polled = self._consumer.consume(_BATCH, 0.5)
+            polled = self._consumer.consume(count, 0.5)
+            count = next_count(polled, _BATCH)
             if polled:
                 last_answer = time.monotonic()
                 self._handle(polled)
@@ -282,12 +285,11 @@ class _Drain:
 
 
 def _message(message: Any) -> Message:
-    stamp = message.timestamp()[1]
     return Message(
         message.topic(),
         message.partition(),
         message.offset(),
-        datetime.fromtimestamp(max(stamp, 0) / 1000, UTC),
+        datetime.fromtimestamp((milliseconds_of(message) or 0) / 1000, UTC),
         message.key(),
         message.value(),
         dict(message.headers() or ()),

@@ -17,6 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from backfill_platform.adapters.kafka.batches import milliseconds_of, next_count
 from backfill_platform.adapters.kafka.cluster import PROMPT, translated
 from backfill_platform.adapters.kafka.payload import Decode, Payload
 from backfill_platform.errors import BackfillError, KafkaUnavailable, PreconditionError
@@ -121,9 +122,11 @@ def read_slice(reading: _Reading, piece: Slice) -> Iterator[pa.RecordBatch]:
     try:
         consumer.assign([TopicPartition(reading.topic, piece.partition, piece.start)])
         silent, done, at = 0.0, False, piece.start
+        count = next_count((), _BATCH)
         while not done:
             # Not more than the slice can have: the client waits for as many as it is asked for.
-            polled = consumer.consume(min(_BATCH, piece.end - at), 1.0)
+            polled = consumer.consume(min(count, piece.end - at), 1.0)
+            count = next_count(polled, _BATCH)
             silent = 0.0 if polled else silent + 1.0
             if silent >= _SILENCE_SECONDS:
                 raise KafkaUnavailable(
@@ -183,13 +186,13 @@ def _batch(topic: str, piece: Slice, messages: Sequence[Message], decode: Decode
     decoded, poison = [None] * count, [None] * count
     if decode is not None:
         decoded, poison = _decoded(values, decode)
-    stamps = [message.timestamp()[1] for message in messages]
+    stamps = [milliseconds_of(message) for message in messages]
     columns = [
         pa.repeat(pa.scalar(piece.hour, pa.timestamp("us", "UTC")), count),
         pa.repeat(topic, count),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
         pa.array([message.offset() for message in messages], pa.int64()),
-        pa.array([stamp * 1000 if stamp >= 0 else None for stamp in stamps], pa.timestamp("us", "UTC")),
+        pa.array([None if stamp is None else stamp * 1000 for stamp in stamps], pa.timestamp("us", "UTC")),
         pa.array([message.key() for message in messages], pa.binary()),
         pa.array([_headers(message.headers()) for message in messages], pa.string()),
         pa.array(values, pa.binary()),

@@ -73,7 +73,6 @@ class TopicReader:
 
     missing_place = "kafka_time: not within an hour"
     undecodable = "payload: cannot be decoded"
-    cheap_to_read = False  # the rows are cached while they land
 
     def __init__(
         self, topic: str, value: Payload, cluster: Cluster, clock: Callable[[], datetime], landed_to: LandedTo

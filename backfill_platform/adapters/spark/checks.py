@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 FAILED = "_failed"
 ROWS_VALID = "rows_valid"
 ROWS_ADD_UP = "rows_add_up"
+EVENTS_WITHIN_CAP = "events_within_cap"
 AUDIT_CHECKS = (ROWS_VALID, ROWS_ADD_UP)  # the checks that every table has
+SESSION_CHECKS = (EVENTS_WITHIN_CAP,)  # and those of tables that are read until sessions are closed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.spark.hours import within
-from backfill_platform.adapters.spark.sessions import SESSION_START, micros, with_session_start
+from backfill_platform.adapters.spark.sessions import SESSION_START, micros, moment_number, with_session_start
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.windows import UntilClosed
 
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 Read = Callable[[datetime, datetime], "DataFrame"]
 
 _READ_ENDS_AT_ONCE = 3  # seven gaps ahead, then sixty-three: few jobs, and a busy stream is not read to its cap in vain
-_GAPS_BACK = 7
-_FURTHER_BACK = 9
+GAPS_BACK = 7
+FURTHER_BACK = 9
 _STARTED = "_started"
-_LAST = "_last"  # microseconds: as a timestamp it would come back in the machine's local time
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST = "_last"  # microseconds: as a timestamp it would come back in the machine's local time
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ class Followed:
 
     def rows_of(self, spark: SparkSession, rows: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
         """Of rows beyond the first end, those that belong to one of the sessions."""
-        ends = F.broadcast(spark.createDataFrame(self.sessions.rename_columns(["_key", _LAST])))
-        return rows.join(ends, (F.col(ahead.key) == F.col("_key")) & (micros(F.col(time)) <= F.col(_LAST)), "left_semi")
+        ends = F.broadcast(spark.createDataFrame(self.sessions.rename_columns(["_key", LAST])))
+        return rows.join(ends, (F.col(ahead.key) == F.col("_key")) & (micros(F.col(time)) <= F.col(LAST)), "left_semi")
 
 
 def follow(
@@ -103,7 +102,7 @@ def follow(
         else:
             sessions = _go_on(spark, open_sessions, read(read_end, next_ends[-1]), ahead, time)
         for read_end in next_ends:
-            is_open = pc.greater(sessions[_LAST], _moment(read_end) - _length(ahead.gap))
+            is_open = pc.greater(sessions[LAST], moment_number(read_end) - _length(ahead.gap))
             open_sessions = sessions.filter(is_open)
             open_at.append((read_end - hours.end, open_sessions.num_rows))
             if not open_sessions.num_rows:
@@ -135,41 +134,38 @@ def _open_at(
     near_end = (
         read(max(start, seam - ahead.gap), read_end)
         .groupBy(ahead.key)
-        .agg(F.min(time).alias("_first"), F.max(time).alias(_LAST))
+        .agg(F.min(time).alias("_first"), F.max(time).alias(LAST))
     )
-    keys = near_end.where((F.col("_first") < F.lit(seam)) & (F.col(_LAST) >= F.lit(read_end - ahead.gap))).select(ahead.key)
-    certain_sessions, back = [], _GAPS_BACK
+    keys = near_end.where((F.col("_first") < F.lit(seam)) & (F.col(LAST) >= F.lit(read_end - ahead.gap))).select(ahead.key)
+    certain_sessions, back = [], GAPS_BACK
     while True:
         begin = max(start, seam - back * ahead.gap)
         events = read(begin, end).select(ahead.key, time).join(F.broadcast(keys), ahead.key, "left_semi")
-        sessions = _sessions(events, ahead, time).where(within(SESSION_START, hours))
-        open_sessions = sessions.where(F.col(_LAST) > F.lit(_moment(read_end) - _length(ahead.gap)))
-        table = open_sessions.select(ahead.key, _LAST, micros(F.col(SESSION_START)).alias(_STARTED)).toArrow()
+        sessions = sessions_of(events, ahead, time).where(within(SESSION_START, hours))
+        open_sessions = sessions.where(F.col(LAST) > F.lit(moment_number(read_end) - _length(ahead.gap)))
+        table = open_sessions.select(ahead.key, LAST, micros(F.col(SESSION_START)).alias(_STARTED)).toArrow()
         # A session whose first event comes within a gap of where reading began may have begun before.
-        certain = pc.greater_equal(table[_STARTED], _moment(start if begin == start else begin + ahead.gap))
+        certain = pc.greater_equal(table[_STARTED], moment_number(start if begin == start else begin + ahead.gap))
         certain_sessions.append(table.filter(certain).drop_columns(_STARTED))
         doubtful = table.filter(pc.invert(certain)).select([ahead.key])
         if not doubtful.num_rows:
             return pa.concat_tables(certain_sessions)
-        keys, back = spark.createDataFrame(doubtful), back * _FURTHER_BACK
+        keys, back = spark.createDataFrame(doubtful), back * FURTHER_BACK
 
 
 def _go_on(spark: SparkSession, open_sessions: pa.Table, events: DataFrame, ahead: UntilClosed, time: str) -> pa.Table:
     """The open sessions with their ends as far as later `events` show them. A key has at most one open session."""
     known_sessions = spark.createDataFrame(open_sessions)
     their_events = events.select(ahead.key, time).join(F.broadcast(known_sessions.select(ahead.key)), ahead.key, "left_semi")
-    ends = known_sessions.select(ahead.key, F.timestamp_micros(_LAST).alias(time))
-    sessions = _sessions(ends.unionByName(their_events), ahead, time)
-    return sessions.groupBy(ahead.key).agg(F.min_by(_LAST, SESSION_START).alias(_LAST)).toArrow()
+    ends = known_sessions.select(ahead.key, F.timestamp_micros(LAST).alias(time))
+    sessions = sessions_of(ends.unionByName(their_events), ahead, time)
+    return sessions.groupBy(ahead.key).agg(F.min_by(LAST, SESSION_START).alias(LAST)).toArrow()
 
 
-def _sessions(events: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
+def sessions_of(events: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
+    """The sessions of the events: key, `session_started_at`, and the time of the last event in microseconds (`LAST`)."""
     started = with_session_start(events, ahead, time)
-    return started.groupBy(ahead.key, SESSION_START).agg(F.max(micros(F.col(time))).alias(_LAST))
-
-
-def _moment(moment: datetime) -> int:
-    return _length(moment - _EPOCH)
+    return started.groupBy(ahead.key, SESSION_START).agg(F.max(micros(F.col(time))).alias(LAST))
 
 
 def _length(span: timedelta) -> int:

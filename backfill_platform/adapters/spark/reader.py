@@ -27,11 +27,13 @@ from pyspark.sql.types import (
 
 from backfill_platform.adapters.spark.closure import Closure, follow
 from backfill_platform.adapters.spark.hours import between
+from backfill_platform.adapters.spark.long_sessions import started_long_before
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.tables import ColumnType, Table
 from backfill_platform.domain.windows import Window
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 PlanFiles = Callable[[datetime, datetime], Sequence[str]]
@@ -51,6 +53,7 @@ _SPARK_TYPES: dict[ColumnType, DataType] = {
 class RangeRead:
     """The rows a transform needs for a range, the bounds `[start, end)` they were read from, and how many files hold them.
 
+    `earlier` are the starts of sessions that began long before the range and go on into it (`long_sessions`).
     To know that the bounds suffice, times and keys of later files may have been read, too.
     """
 
@@ -59,6 +62,7 @@ class RangeRead:
     end: datetime
     files: int
     closure: Closure
+    earlier: pa.Table | None = None
 
 
 def spark_schema(table: Table) -> StructType:
@@ -103,4 +107,5 @@ def read_range(
     if first_read_end < read_end:
         rows = rows.unionByName(followed.rows_of(spark, read(first_read_end, read_end), ahead, time))
     files = {*plan(start, first_read_end), *plan(first_read_end, read_end)}
-    return RangeRead(rows, start, read_end, len(files), followed.closure)
+    earlier = started_long_before(read, ahead, time=time, hours=hours, origin=origin)
+    return RangeRead(rows, start, read_end, len(files), followed.closure, earlier)

@@ -19,6 +19,8 @@ OPTIONS: Mapping[str, str] = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     # With Spark's default of 64 MB, a million rows make three tasks, and one of two cores idles during the last.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
+    # Files are looked up by this many tasks; by default each file is a task of its own.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
 _JVM_OPTIONS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -58,13 +60,17 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
     }
 
 
-def connect_server_command(*, port: int, master: str, driver_memory: str) -> list[str]:
-    """The command of a Spark Connect server on the loopback address, from the installed pyspark wheel."""
+def connect_server_command(*, port: int, master: str, driver_memory: str, private: bool = False) -> list[str]:
+    """The command of a Spark Connect server on the loopback address, from the installed pyspark wheel.
+
+    Only the owner may read the local files that a `private` one writes: Hadoop has a umask of its own.
+    """
     import pyspark
 
     home = os.path.dirname(pyspark.__file__)
     options = {
         **session_options(master=master, remote=None, driver_memory=driver_memory),
+        **({"spark.hadoop.fs.permissions.umask-mode": "077"} if private else {}),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         # The job of a killed run keeps both cores from the run that replaces it, by default for seven minutes. A client that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -9,13 +10,13 @@ from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from pyspark.sql import Column, DataFrame
 
     from backfill_platform.domain.windows import UntilClosed
 
 SESSION_START = "session_started_at"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def with_session_start(events: DataFrame, sessions: UntilClosed, time: str, *, then: Sequence[str] = ()) -> DataFrame:
@@ -39,6 +40,11 @@ def within_cap(time: str, cap: timedelta) -> Column:
     """Whether an event with `session_started_at` comes before the cap of its session, counted from its owning hour's end."""
     until = micros(F.date_trunc("hour", SESSION_START)) + int((cap.total_seconds() + 3600) * 1_000_000)
     return micros(F.col(time)) < until
+
+
+def moment_number(moment: datetime) -> int:
+    """A moment as `micros` gives it."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def micros(moment: Column) -> Column:

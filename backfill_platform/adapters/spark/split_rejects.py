@@ -72,7 +72,7 @@ class RejectSplit:
         metrics = self._metrics
         if metrics is not None and not metrics["rejected"]:
             return None
-        if metrics is not None and len(metrics["rejects"]) == metrics["rejected"]:
+        if metrics is not None and len(metrics["rejects"] or ()) == metrics["rejected"]:
             return self._marked.sparkSession.createDataFrame([tuple(reject) for reject in metrics["rejects"]], _REJECTS)
         if self._cached_rejects is None:
             rejects = self._marked.where(~is_good()).select(self._reject.alias(_REJECT)).select(f"{_REJECT}.*")

@@ -1,48 +1,39 @@
-"""Writing the rows of hours as Parquet: one folder for each hour, so that no file holds two hours."""
+"""Writing the rows of hours as Parquet, so that no file holds two hours.
+
+Arrow writes the files, in Spark's Python workers. Spark's own writer makes a folder for each hour, and on a local disk runs a
+program to set the mode of every folder and file: 20 ms for an hour however small (`benchmarks/writers.py`).
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow.fs
+from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
-from backfill_platform.domain.uris import local_path
+from backfill_platform.adapters.spark import hour_files
+from backfill_platform.adapters.spark.hour_files import EPOCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_FOLDER = "_hour"
-_FORMAT = "yyyy-MM-dd-HH"
 
 
 def write_by_hour(rows: DataFrame, uri: str, *, hour: str, sort_by: tuple[str, ...] = ()) -> dict[datetime, list[str]]:
     """Write the rows below `uri`, which must be new, and return the files of each hour that has rows.
 
-    Spark's commit protocol makes the set of files exact: a task that ran twice leaves no extra files.
+    The set of files is exact: only a task that has ended well tells its files.
     """
-    (
-        rows.withColumn(_FOLDER, F.date_format(hour, _FORMAT))
-        .repartition(_FOLDER)
-        .sortWithinPartitions(_FOLDER, *sort_by)
-        .write.partitionBy(_FOLDER)
-        .parquet(uri)
+    # Python workers elsewhere may not have this package.
+    cloudpickle.register_pickle_by_value(hour_files)  # type: ignore[no-untyped-call]
+    written = (
+        rows.withColumn(EPOCH, F.unix_seconds(F.date_trunc("hour", hour)))
+        .repartition(EPOCH)
+        .sortWithinPartitions(EPOCH, *sort_by)
+        .mapInArrow(partial(hour_files.write_hours, uri), f"{EPOCH} bigint, uri string")
     )
-    return _files_by_hour(uri)
-
-
-def _files_by_hour(uri: str) -> dict[datetime, list[str]]:
-    local = local_path(uri)
-    filesystem, root = (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-    infos = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
-    scheme = uri.split("://", 1)[0] + "://"
     files: dict[datetime, list[str]] = {}
-    for info in infos:
-        if info.type != pyarrow.fs.FileType.File or not info.path.endswith(".parquet"):
-            continue
-        folder = info.path.rsplit("/", 2)[1]
-        value = folder.removeprefix(f"{_FOLDER}=")
-        hour = datetime.strptime(value, "%Y-%m-%d-%H").replace(tzinfo=UTC)
-        files.setdefault(hour, []).append(scheme + info.path)
+    for row in written.collect():
+        files.setdefault(datetime.fromtimestamp(row[EPOCH], UTC), []).append(row["uri"])
     return files

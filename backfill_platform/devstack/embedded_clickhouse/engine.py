@@ -72,11 +72,14 @@ class Call:
                 parameters[key.removeprefix("param_")] = value
             else:
                 settings[key] = value
+        statement = Statement.read(values.get("query", "").encode(), body)
         if read_only:
-            settings["readonly"] = "2"  # as in ClickHouse: GET changes nothing
+            if not statement.only_reads:
+                raise StatementError.own(164, "READONLY", "Cannot execute query in readonly mode: send it by POST")
+            settings["readonly"] = "1"  # stricter than ClickHouse's 2, with which table functions read and write files
         seconds = values.get("session_timeout", "")
         return cls(
-            statement=Statement.read(values.get("query", "").encode(), body),
+            statement=statement,
             settings=settings,
             parameters=parameters,
             database=values.get("database", ""),

@@ -4,7 +4,9 @@ Contains the web application and its server. Only the server process imports it;
 server leaves out.
 """
 
+import base64
 import gzip
+import hmac
 import json
 import logging
 import os
@@ -12,64 +14,35 @@ import re
 import socket
 import threading
 import uuid
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
+import anyio
+import anyio.to_thread
 import lz4.frame
 import uvicorn
 import zstandard
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from backfill_platform.adapters.clickhouse.embedded_endpoint import HOST
+from backfill_platform.devstack.embedded_clickhouse.body import MOST_BYTES, decompressed, too_large
 from backfill_platform.devstack.embedded_clickhouse.engine import Call, Engine
 from backfill_platform.devstack.embedded_clickhouse.statement import StatementError
 
 GRACE_SECONDS = 10.0  # how long a shutdown lets running statements finish before it cancels them
 KEEP_ALIVE_SECONDS = 3600  # long: the client should close an idle connection first, because it may not repeat every statement
 
-_LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost"})
+MOST_READERS = 16  # statements by GET at a time
+MOST_STATEMENTS = 128
+
+_NOT_AUTHENTIC = "default: Authentication failed: every statement brings the secret of the data folder as the password"
 _FORM_FIELD = re.compile(rb'name="([^"]*)"(; *filename=)?')
 
 _log = logging.getLogger(__name__)
-
-
-def _lz4_frames(body: memoryview) -> Iterator[bytes]:
-    while body:  # one call of `decompress` stops, silently, after the first frame
-        data, length = lz4.frame.decompress(body, return_bytes_read=True)
-        body = body[length:]
-        yield data
-
-
-def _zstd_frames(body: bytes) -> Iterator[bytes]:
-    while body:  # the readers over all frames take a frame that is cut short for the end
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        yield frame.decompress(body)
-        if not frame.eof:
-            raise EOFError("the last frame is cut short")
-        body = frame.unused_data
-
-
-def _decompressed(body: bytes, encoding: str) -> bytes:
-    """Undo the Content-Encoding of a request; clickhouse-connect sends one lz4 or zstd frame per chunk."""
-    try:
-        match encoding:
-            case "" | "identity":
-                return body
-            case "lz4":
-                return b"".join(_lz4_frames(memoryview(body)))
-            case "zstd":
-                return b"".join(_zstd_frames(body))
-            case "gzip":
-                return gzip.decompress(body)
-            case "deflate":
-                return zlib.decompress(body)
-    except (RuntimeError, EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
-        raise StatementError.own(271, "CANNOT_DECOMPRESS", f"Cannot decompress the request: {error}") from error
-    raise StatementError.own(89, "UNKNOWN_COMPRESSION_METHOD", f"Unknown compression method: {encoding}")
 
 
 def _compressed(body: bytes, accepted: str) -> tuple[bytes, str | None]:
@@ -103,7 +76,7 @@ def _respond(engine: Engine, request: Request, body: bytes) -> Response:
     values = dict(request.query_params)
     headers = {"X-ClickHouse-Query-Id": values.get("query_id") or str(uuid.uuid4()), "X-ClickHouse-Timezone": "UTC"}
     try:
-        body = _decompressed(body, request.headers.get("content-encoding", ""))
+        body = decompressed(body, request.headers.get("content-encoding", ""))
         content_type = request.headers.get("content-type", "")
         if content_type.startswith("multipart/form-data"):
             values, body = {**values, **_form(content_type, body)}, b""
@@ -111,9 +84,9 @@ def _respond(engine: Engine, request: Request, body: bytes) -> Response:
         answer = engine.run(call)
     except StatementError as error:
         # Any status but 429, 503 and 504 will do: at those the client tries again by itself.
-        headers["X-ClickHouse-Exception-Code"] = str(error.code)
-        version = f" (version {engine.version})"
-        return PlainTextResponse(f"{str(error).removesuffix(version)}{version}\n", 500, headers)
+        refused = _refused(engine, error, 500)
+        refused.headers.update(headers)
+        return refused
     headers["X-ClickHouse-Summary"] = json.dumps({name: str(count) for name, count in answer.counts.items()})
     headers["X-ClickHouse-Timezone"] = call.settings.get("session_timezone") or "UTC"
     if answer.format is not None:
@@ -126,19 +99,66 @@ def _respond(engine: Engine, request: Request, body: bytes) -> Response:
     return Response(body, 200, headers, media_type="application/octet-stream")
 
 
-def _application(engine: Engine) -> Starlette:
+def application(engine: Engine, secret: str) -> Starlette:
+    """The web application over an engine; each statement must bring the secret."""
+    # Of their own, so that readers that sleep keep no thread from the statements that work.
+    readers, workers = anyio.CapacityLimiter(MOST_READERS), anyio.CapacityLimiter(MOST_STATEMENTS)
+
     async def ping(_: Request) -> Response:
         return PlainTextResponse("Ok.\n")
 
     async def statement(request: Request) -> Response:
-        # Only the loopback address protects this server, so a web page that is open in a browser must be refused.
-        if "origin" in request.headers or request.url.hostname not in _LOCAL_HOSTS:
+        if not _is_local(request):
             return PlainTextResponse("This server answers local programs only, not web pages.\n", 403)
         if request.method == "GET" and "query" not in request.query_params:
             return PlainTextResponse("Ok.\n")
-        return await run_in_threadpool(_respond, engine, request, await request.body())
+        # What reads both in another order than we do, such as a proxy, would see another request.
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            return PlainTextResponse("A body has a length or an encoding, not both.\n", 400, {"Connection": "close"})
+        if not _is_authentic(request, secret):
+            return _refused(engine, StatementError.own(516, "AUTHENTICATION_FAILED", _NOT_AUTHENTIC), 403)
+        try:
+            body = await _body(request)
+        except StatementError as error:
+            return _refused(engine, error, 413)
+        limiter = readers if request.method == "GET" else workers
+        return await anyio.to_thread.run_sync(_respond, engine, request, body, limiter=limiter)
 
     return Starlette(routes=[Route("/", statement, methods=["GET", "POST"]), Route("/ping", ping)])
+
+
+def _is_local(request: Request) -> bool:
+    """Whether no browser sent the request: its pages may be anybody's, and a name of theirs may point at this machine."""
+    _, port = request.scope["server"]
+    # As it was sent: what a URL makes of `a@127.0.0.1` is 127.0.0.1.
+    hosts = request.headers.getlist("host")
+    is_ours = len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
+    return is_ours and "origin" not in request.headers and "sec-fetch-site" not in request.headers
+
+
+def _is_authentic(request: Request, secret: str) -> bool:
+    """Whether the request brings the secret, by one of the two headers that clients of ClickHouse send."""
+    given = request.headers.get("x-clickhouse-key", "")
+    scheme, _, coded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            given = base64.b64decode(coded, validate=True).partition(b":")[2].decode()
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise too_large(MOST_BYTES)
+    return bytes(body)
+
+
+def _refused(engine: Engine, error: StatementError, status: int) -> Response:
+    version = f" (version {engine.version})"
+    headers = {"X-ClickHouse-Exception-Code": str(error.code)}
+    return PlainTextResponse(f"{str(error).removesuffix(version)}{version}\n", status, headers)
 
 
 class Server(uvicorn.Server):
@@ -148,11 +168,17 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, engine: Engine, stop: threading.Event, *, on_ready: Callable[[], None], on_stopping: Callable[[], None]
+        self,
+        application: Starlette,
+        engine: Engine,
+        stop: threading.Event,
+        *,
+        on_ready: Callable[[], None],
+        on_stopping: Callable[[], None],
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                _application(engine),
+                application,
                 lifespan="off",
                 access_log=False,
                 log_config=None,

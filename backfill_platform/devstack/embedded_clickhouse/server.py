@@ -9,7 +9,9 @@ It exists so that `backfill up`, runs, sensors, tests and the command line share
 the client they also use in production. It is NOT a production server:
 
 - one process: a crash of the engine ends it for everybody (data confirmed before is on disk, also after kill -9);
-- no users, passwords, roles, quotas or TLS; it listens on 127.0.0.1 and refuses web pages, that is all;
+- one user, no roles, quotas or TLS; it listens on 127.0.0.1, refuses web pages, and each statement brings the secret of the
+  folder as the password of the user `default`; GET changes nothing, and reads no files;
+- a body is at most 256 MiB, packed and unpacked;
 - requests and results are held in memory as a whole; no progress headers, no streaming;
 - no external data, no native compression (`compress=1`), no replication, no clusters, no ZooKeeper, no query log;
 - the engine gives each statement an id of its own: `query_id` comes back in the answer but is not in `system.processes`.
@@ -19,7 +21,8 @@ the client they also use in production. It is NOT a production server:
 - `file()` reads every path the process can; relative ones start at the data folder.
 
 In the data folder: `data/` (the engine's), `lock` (locked while a server runs), `endpoint.json` (url, pid and version; exists
-while it answers), `server.log` (of servers started by `start`).
+while it answers), `curl.conf` (the same for people: `curl -K curl.conf --data 'SELECT 1'`), `secret`, `server.log` (of servers
+started by `start`). Only their owner may read them.
 """
 
 import argparse
@@ -27,8 +30,10 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -39,7 +44,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from backfill_platform.adapters.clickhouse.embedded_endpoint import HOST, is_locked, read_json, running_url
+from backfill_platform.adapters.clickhouse.embedded_endpoint import HOST, SECRET_FILE, USER, is_locked, read_json, running_url
 from backfill_platform.errors import WarehouseLocked, WarehouseUnavailable
 
 MODULE = "backfill_platform.devstack.embedded_clickhouse.server"  # __name__ is __main__ in the server
@@ -51,7 +56,10 @@ _log = logging.getLogger(MODULE)
 
 
 class EmbeddedWarehouse:
-    """A server that this process started. It ends with `stop`, the `with` block, this object or this process."""
+    """A server that this process started. It ends with `stop`, the `with` block, this object or this process.
+
+    `url` holds the secret, as `running_url` says.
+    """
 
     def __init__(self, process: "subprocess.Popen[bytes]", url: str) -> None:
         self._process = process
@@ -102,8 +110,8 @@ def start(data_dir: Path, *, timeout_seconds: float = 60.0) -> EmbeddedWarehouse
     while process.poll() is None:
         endpoint = read_json(data_dir / "endpoint.json")
         # A file that a killed server left behind may name this very process id: in containers they repeat.
-        if endpoint.get("pid") == process.pid and running_url(data_dir) == endpoint.get("url"):
-            return EmbeddedWarehouse(process, str(endpoint["url"]))
+        if endpoint.get("pid") == process.pid and (url := running_url(data_dir)):
+            return EmbeddedWarehouse(process, url)
         if time.monotonic() > deadline:
             _end(process, timeout=5.0)
             raise WarehouseUnavailable(
@@ -194,11 +202,38 @@ def take_lock(data_dir: Path) -> IO[bytes] | None:
     return None
 
 
-def _publish(endpoint: Path, content: dict[str, object]) -> None:
-    draft = endpoint.with_suffix(".draft")
-    draft.write_text(json.dumps(content))
-    draft.replace(endpoint)
+def make_secret(data_dir: Path) -> str:
+    """The secret of the folder, made when there is none: only its owner may read it.
+
+    Raises OSError when the file is somebody else's, or no plain file.
+    """
+    path = data_dir / SECRET_FILE
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"{path} is not a file of this user")
+        os.fchmod(file.fileno(), 0o600)
+        return file.read()
+
+
+def _publish(data_dir: Path, content: dict[str, object], secret: str) -> None:
+    # For people: `curl -K curl.conf --data 'SELECT 1'` shows the secret to nobody who lists processes.
+    files = {"curl.conf": f'silent\nurl = "{content["url"]}"\nuser = "{USER}:{secret}"\n', "endpoint.json": json.dumps(content)}
+    for name, text in files.items():
+        draft = data_dir / f"{name}.draft"
+        draft.touch(0o600)
+        draft.write_text(text)
+        draft.replace(data_dir / name)
     _log.info("answering at %s", content["url"])
+
+
+def _withdraw(data_dir: Path) -> None:
+    for name in ("endpoint.json", "curl.conf"):
+        (data_dir / name).unlink(missing_ok=True)
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
@@ -211,7 +246,7 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 def _serve(data_dir: Path, port: int, stop: threading.Event) -> int:
     # Those who only connect do not need these.
     from backfill_platform.devstack.embedded_clickhouse.engine import Engine
-    from backfill_platform.devstack.embedded_clickhouse.http_server import Server
+    from backfill_platform.devstack.embedded_clickhouse.http_server import Server, application
 
     try:
         listener = socket.create_server((HOST, port))
@@ -219,15 +254,23 @@ def _serve(data_dir: Path, port: int, stop: threading.Event) -> int:
         _log.error("cannot listen on %s:%d: %s", HOST, port, error.strerror)
         return 1
     try:
+        secret = make_secret(data_dir)
+    except OSError as error:
+        _log.error("cannot keep a secret in %s: %s", data_dir, error)
+        return 1
+    try:
         engine = Engine(data_dir / "data")
     except RuntimeError as error:
         _log.error("cannot open %s: %s", data_dir / "data", str(error).partition("\n")[0])
         return 1
-    endpoint = data_dir / "endpoint.json"
     url = f"http://{HOST}:{listener.getsockname()[1]}"
     content: dict[str, object] = {"url": url, "pid": os.getpid(), "version": engine.version}
     server = Server(
-        engine, stop, on_ready=lambda: _publish(endpoint, content), on_stopping=lambda: endpoint.unlink(missing_ok=True)
+        application(engine, secret),
+        engine,
+        stop,
+        on_ready=lambda: _publish(data_dir, content, secret),
+        on_stopping=lambda: _withdraw(data_dir),
     )
     server.run(sockets=[listener])
     engine.close()
@@ -245,7 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data_dir: Path = options.data_dir.resolve()
     if "?" in str(data_dir):
         parser.error("chDB cannot open a folder with a question mark in its path")
+    os.umask(0o077)  # rows of the tables lie in this folder
     data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.chmod(0o700)
 
     # Explicit handlers: a shell without job control starts background processes with SIGINT ignored.
     stop = threading.Event()
@@ -255,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lock is None:
         sys.stderr.write(_locked_message(data_dir) + "\n")
         return EXIT_LOCKED
-    (data_dir / "endpoint.json").unlink(missing_ok=True)  # of a server that was killed
+    _withdraw(data_dir)  # what a server that was killed has left
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # The engine takes its time zone from the process and resolves relative paths of file() against the working directory.

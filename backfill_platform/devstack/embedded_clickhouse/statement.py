@@ -18,6 +18,9 @@ _TOKEN = re.compile(
 )
 
 
+_READING = {(word,) for word in ("SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXISTS", "EXPLAIN", "(")}
+
+
 class StatementError(Exception):
     """What ClickHouse answers instead of a result; `code` is ClickHouse's own number."""
 
@@ -94,6 +97,19 @@ class Statement:
         data = text[start.end() :] if start else b""
         end = scan.settings_at or scan.format_at
         return cls(text[:end], tuple(scan.words[:5]), None, scan.format, data, text[end : scan.format_at])
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the statement asks for rows, and names no file: what `readonly` of the engine lets through."""
+        if self.words[:1] not in _READING:
+            return False
+        before: tuple[str | None, str] = (None, "")
+        for token, value in _tokens(self.sql):
+            # Quoted names may be spelled in many ways, and no function needs them.
+            if value == "OUTFILE" or (value == "(" and (before[0] == "quoted" or before[1] == "FILE")):
+                return False
+            before = (token.lastgroup, value)
+        return True
 
     @property
     def sets_session(self) -> bool:

@@ -17,6 +17,7 @@ from backfill_platform.orchestration.checks.pending_approval import newest_mater
 from backfill_platform.orchestration.dagster_overrides.event_log import batched
 from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.reports.markdown import paragraph
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS, newest_delivery_counts
 
 _TEXT = (
@@ -66,7 +67,7 @@ def show_counts(
                 passed=one.agree,
                 partition=key,
                 severity=dg.AssetCheckSeverity.ERROR,
-                description=str(one),
+                description=paragraph(str(one)),
                 metadata={
                     "replay": one.replay,
                     "rows selected": one.selected or 0,

@@ -11,15 +11,16 @@ import dagster as dg
 
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.detection.survey import survey
-from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.checks.pending_approval import TEXTS, evaluation, newest_materializations
 from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.damage_reporting import gap_metadata, repair_link, report_damage
 from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import NO_GAP
+from backfill_platform.reports.gap_calendar import calendar_picture
 
 
 def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> dg.AssetChecksDefinition:
@@ -43,29 +44,33 @@ def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
             raise dg.Failure(str(error), allow_retries=False) from error
         gaps = {(gap.table, gap.hour): gap for gap in found.gaps}
         instance = context.op_execution_context.instance
-        for key in context.selected_asset_check_keys:
-            name = key.asset_key.to_user_string()
-            known = newest_materializations(instance, key.asset_key, [partition_key(hour) for hour in hours])
+        damaged = {
+            key.asset_key: [hour for hour in hours if (key.asset_key.to_user_string(), hour) in gaps]
+            for key in context.selected_asset_check_keys
+        }
+        # First: an hour that is right again is materialized by it, and its check has to judge that.
+        report_damage(context.op_execution_context, pipeline.name, hours, damaged)
+        for asset in damaged:
+            name = asset.to_user_string()
+            known = newest_materializations(instance, asset, [partition_key(hour) for hour in hours])
             with batched(instance):
                 for hour in hours:
                     gap = gaps.get((name, hour))
                     text = f"{gap.kind}: {gap.evidence}" if gap else "nothing is wrong"
-                    verdict = evaluation(key.asset_key, NO_GAP, hour, gap is None, text, _evidence(gap), known)
+                    metadata = gap_metadata(gap, found.rows[name, hour])
+                    verdict = evaluation(asset, NO_GAP, hour, gap is None, text, metadata, known)
                     context.op_execution_context.log_event(verdict)  # type: ignore[arg-type]  # asset contexts take it, too
-            wrong = sum((name, hour) in gaps for hour in hours)
+        for asset, wrong in damaged.items():
             yield dg.AssetCheckResult(
-                asset_key=key.asset_key,
+                asset_key=asset,
                 check_name=NO_GAP,
                 passed=not wrong,
                 severity=dg.AssetCheckSeverity.WARN,
-                description=f"{wrong} of {len(hours)} hours of {hours} have a gap",
+                description=f"{len(wrong)} of {len(hours)} hours of {hours} have a gap",
+                metadata={
+                    "calendar": dg.MetadataValue.md(calendar_picture(found, asset.to_user_string())),
+                    **({"repair": dg.MetadataValue.md(repair_link(asset, wrong))} if wrong else {}),
+                },
             )
 
     return look
-
-
-def _evidence(gap: Gap | None) -> dict[str, str]:
-    if gap is None:
-        return {}
-    found = {"kind": str(gap.kind), "evidence": gap.evidence, "place": str(gap.place)}
-    return found | ({"tenants": ", ".join(gap.tenants)} if gap.tenants else {})

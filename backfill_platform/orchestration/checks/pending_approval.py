@@ -10,6 +10,7 @@ from backfill_platform.domain.plan import WAREHOUSE, Branch, CompareHours, Publi
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import hour_metadata
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL, HourOutcome
+from backfill_platform.reports.markdown import paragraph
 
 TEXTS = {
     NO_GAP: "The detector finds nothing wrong with the hour, or it has been materialized since. This check blocks nothing.",
@@ -93,7 +94,7 @@ def evaluation(
         passed=passed,
         partition=key,
         severity=dg.AssetCheckSeverity.WARN,
-        description=text,
+        description=paragraph(text),  # Dagster shows it as Markdown
         metadata=metadata,
         target_materialization_data=known.get(key),
     )

@@ -1,20 +1,24 @@
 """The job that undoes a repair, for the launchpad and the command line."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 import dagster as dg
 from pydantic import Field
 
 from backfill_platform.adapters.connections import Connections
+from backfill_platform.detection.survey import survey
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.errors import BackfillError, UsageError
+from backfill_platform.orchestration.damage_reporting import report_undone
 from backfill_platform.orchestration.job_services import begin_job
 from backfill_platform.orchestration.notifications import SILENT, Notifier, notifying
 from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_hours
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.orchestration.run_request import RunRequest, readable_request
 from backfill_platform.pipelines.spec import Pipeline
-from backfill_platform.repair.undo import UndoneTable, UndoScope, describe, undo_repair
+from backfill_platform.repair.job import RepairJob
+from backfill_platform.repair.undo import UndoneTable, UndoScope, changed_hours, describe, undo_repair
 from backfill_platform.reports.repair_report import RunSubject
 
 
@@ -56,6 +60,7 @@ def undo_job(pipeline: Pipeline, notifier: Notifier = SILENT) -> dg.JobDefinitio
                 for undone in undo_repair(job, scope, warehouse):
                     tables.append(undone)
                     report.add_undone(undone)
+                _report(context, job, config.repair, tables, connections)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         for undone in tables:
@@ -73,6 +78,23 @@ def undo_job(pipeline: Pipeline, notifier: Notifier = SILENT) -> dg.JobDefinitio
         take_back()
 
     return job
+
+
+def _report(
+    context: dg.OpExecutionContext, job: RepairJob, undone: str, tables: Sequence[UndoneTable], connections: Connections
+) -> None:
+    """Tell Dagster which hours have changed. The undo is done, whatever becomes of this."""
+    done = {one.table.rpartition("/")[2]: changed_hours(one) for one in tables}
+    hours = [hour for changed in done.values() for hour in changed]
+    if not hours:
+        return
+    try:
+        with closing(connections.warehouse()) as warehouse:
+            covered = HourRange.covering(hours)
+            found = survey(job.pipeline, covered, connections.lake(), warehouse, connections.loading, now=job.clock())
+        report_undone(context, found, undone, job.repair_id, done)
+    except BackfillError as error:
+        context.log.warning(f"undone, but the hours cannot be compared with the lake, and so not be shown as they are: {error}")
 
 
 def _plain(undone: UndoneTable) -> dict[str, object]:

@@ -7,6 +7,7 @@ import dagster as dg
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath
 from backfill_platform.domain.tables import Table
+from backfill_platform.domain.visible_text import visible
 from backfill_platform.pipelines.spec import Pipeline, RawTable
 from backfill_platform.repair.outcomes import CheckResult, Fact, HourOutcome, Rows
 from backfill_platform.reports.facts import facts_of, tables_of
@@ -39,7 +40,7 @@ def facts_metadata(facts: Mapping[str, Fact]) -> dict[str, dg.MetadataValue]:
         elif isinstance(value, float):
             metadata[name] = dg.MetadataValue.float(value)
         else:
-            metadata[name] = dg.MetadataValue.text(value)
+            metadata[name] = dg.MetadataValue.text(visible(value))
     return metadata
 
 

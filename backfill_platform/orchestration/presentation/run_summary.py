@@ -11,12 +11,13 @@ from backfill_platform.orchestration.dagster_overrides.event_log import batched
 from backfill_platform.orchestration.presentation.metadata import facts_metadata, range_overview
 from backfill_platform.orchestration.range_concurrency import undo_job_name
 from backfill_platform.reports.facts import merged_step_facts, step_tables
-from backfill_platform.reports.markdown import markdown
+from backfill_platform.reports.markdown import markdown, paragraph
 from backfill_platform.reports.render import page
 from backfill_platform.reports.repair_report import RepairReport, command
 from backfill_platform.reports.words import error_in_words
 
 _TITLE = "repair report"
+_LOCATION = "backfill_platform"  # as workspace.yaml names it
 
 
 @contextmanager
@@ -49,12 +50,13 @@ def _show(context: dg.AssetExecutionContext, report: RepairReport) -> None:
             tables = {rows.title: rows for finished in steps for rows in step_tables(finished)}
             metadata: dict[str, dg.MetadataValue] = {
                 **facts_metadata(merged_step_facts(steps)),
+                "seconds": dg.MetadataValue.float(round(report.seconds.get(asset, 0.0), 3)),
                 **{title: dg.MetadataValue.md(markdown(rows)) for title, rows in tables.items()},
                 "repair": dg.MetadataValue.text(report.subject.repair_id),
                 "hours": dg.MetadataValue.md(range_overview(outcomes)),
                 _TITLE: text,
             }
-            description = f"{report.plan.hours}: {explanation(steps[0].step)}"
+            description = paragraph(f"{report.plan.hours}: {explanation(steps[0].step)}")
             context.log_event(dg.AssetObservation(list(asset), description=description, metadata=metadata))
 
 
@@ -71,9 +73,8 @@ def _links(report: RepairReport, run: dg.DagsterRun) -> list[str]:
 
 
 def _undo_link(report: RepairReport, run: dg.DagsterRun) -> str:
-    origin = run.remote_job_origin
-    if origin is None:
-        return ""
+    # A run of the command line does not know where it is shown.
+    location = run.remote_job_origin.location_name if run.remote_job_origin else _LOCATION
     job = undo_job_name(report.subject.pipeline.name)
     config = quote(f"ops:\n  {job}_op:\n    config:\n      repair: {report.subject.repair_id}\n")
-    return f", or [here](/locations/{quote(origin.location_name, safe='')}/jobs/{job}/playground?config={config})"
+    return f", or [here](/locations/{quote(location, safe='')}/jobs/{job}/playground/setup?config={config})"

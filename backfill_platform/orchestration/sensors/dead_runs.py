@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from backfill_platform.orchestration.dagster_overrides.damaged_hours import DAMAGE_TAG
 from backfill_platform.orchestration.notifications import Notifier, tell_of_dead_run
 from backfill_platform.orchestration.partitions import hours_of_tags
 from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name
@@ -25,6 +26,8 @@ def dead_run_sensor(pipeline: Pipeline, notifier: Notifier) -> dg.SensorDefiniti
     )
     def watch_dead_runs(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
+        if DAMAGE_TAG in run.tags:
+            return  # nothing has run: it shows damaged hours
         if not _is_of(run, pipeline) or run.tags.get(NOTIFIED_TAG) == run.run_id or run.tags.get(_WILL_RETRY) == "true":
             return  # of one that is launched again, the last try is told
         subject = RunSubject(

@@ -14,11 +14,11 @@ import dagster as dg
 
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.iceberg.lake import Lake
-from backfill_platform.detection.remediation import wanted_hours
+from backfill_platform.detection.remediation import remedies, wanted_hours
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain import request as domain_request
 from backfill_platform.domain.change_limits import ChangeLimits
-from backfill_platform.domain.gap_policy import GapPolicy, OnGap, RepairRequest, Seen, assets_for, decide, gap_of, unseen
+from backfill_platform.domain.gap_policy import Asked, GapPolicy, OnGap, RepairRequest, Seen, assets_for, decide, gap_of, unseen
 from backfill_platform.domain.gaps import Gap
 from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.domain.plan import make_plan
@@ -67,12 +67,15 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notifier: Notifier = 
                 gaps = survey(pipeline, hours, lake, warehouse, connections.loading, now=now).gaps
         except BackfillError as error:
             return dg.SkipReason(f"cannot look: {error}")
-        new = unseen(gaps, seen, busy)
+        new = unseen(gaps, seen, busy, policy.action)
         reports = policy.action is OnGap.REPORT
         wanted = {} if reports else assets_for(policy, wanted_hours(pipeline, lake, new, now))
         decision = decide(gaps, wanted, seen, busy, policy)
         if reports:  # of what it asks for, the runs tell
-            tell_of_gaps(context.log, notifier, pipeline, new, lambda: wanted_hours(pipeline, lake, new, now))
+            tell_of_gaps(
+                *(context.log, notifier, pipeline, new),
+                lambda: (wanted_hours(pipeline, lake, new, now), remedies(pipeline, lake, new, now)),
+            )
         keys = (decision.seen.asked, seen.number)
         requests = [_run(request, keys, repair, pipeline, lake, now) for request in decision.requests]
         if changed := [gap.hour for gap in decision.new] + [gap_of(name)[1] for name in decision.gone]:
@@ -88,7 +91,7 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notifier: Notifier = 
 
 
 def _run(
-    request: RepairRequest, keys: tuple[Mapping[str, str], int], job: Job, pipeline: Pipeline, lake: Lake, now: datetime
+    request: RepairRequest, keys: tuple[Mapping[str, Asked], int], job: Job, pipeline: Pipeline, lake: Lake, now: datetime
 ) -> dg.RunRequest:
     """A range run with its plan. `keys` are the evidence of the gaps and the number of the request, which name it."""
     asked_for, number = keys

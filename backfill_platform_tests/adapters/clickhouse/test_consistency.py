@@ -12,8 +12,8 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.leases import Lease
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
 from backfill_platform.adapters.clickhouse.publishing.prepare import Status
-from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DATABASE, Staging, fence
-from backfill_platform.adapters.clickhouse.schema import create_target
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging, fence
+from backfill_platform.adapters.clickhouse.schema import PATCHES_DATABASE, create_target
 from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform.errors import ConcurrentWriter, HourLeased, InconsistentHour, WarehouseError
@@ -288,3 +288,15 @@ def test_a_row_written_between_two_readings_of_an_inconsistent_hour_is_not_cance
     results = repair(warehouse, table, [TEN], NEW, rewrite_inconsistent=True, since=since)
     assert isinstance(results[TEN].error, ConcurrentWriter)
     assert as_counter([visit(TEN, "live")]) <= net_rows(warehouse, table)
+
+
+def test_no_partition_is_rewritten_on_a_server_that_may_bring_the_old_one_back(
+    warehouse: Warehouse, visits: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill_platform.adapters.clickhouse.preconditions.REPLACED_IS_GONE_SINCE", (999,))
+    write_live(warehouse, visits, [ADA, BOB, ADA])
+    stored = net_rows(warehouse, visits)
+    results = repair(warehouse, visits, [TEN], NEW, rewrite_inconsistent=True)
+    assert statuses(results) == {TEN: "refused"}
+    assert "may bring replaced partitions back when it starts again" in results[TEN].reason
+    assert net_rows(warehouse, visits) == stored

@@ -150,7 +150,7 @@ def attempt() -> str:
 def staged(warehouse: Warehouse, table: Table, rows: Iterable[Row], *, on_step: OnStep = no_step) -> Staging:
     """A staging with the rows loaded, left open as a crash would leave it."""
     rows = list(rows)
-    staging = Staging(warehouse, table, attempt(), sorted(counts(rows)) or [TEN], lease_seconds=1, on_step=on_step)
+    staging = Staging(warehouse, table, attempt(), sorted(counts(rows)) or [TEN], lease_seconds=5, on_step=on_step)
     staging.open()
     staging.load_rows(rows, counts(rows))
     return staging
@@ -171,7 +171,7 @@ def repair(
     rows: Iterable[Row],
     on_step: OnStep = no_step,
     *,
-    lease_seconds: int = 2,
+    lease_seconds: int = 5,
     **options: Any,
 ) -> dict[datetime, HourPublish]:
     """Make the hours hold exactly the rows; the result of each hour."""

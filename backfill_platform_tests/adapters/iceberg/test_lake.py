@@ -160,6 +160,7 @@ def test_the_inventory_reads_a_manifest_once_and_sees_every_change(
     assert look() == [(hour(1), 3), (hour(2), 4)]
 
 
+@pytest.mark.whole
 def test_many_commits_leave_few_manifests(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake/catalog.db", warehouse=lake.root_uri)
     with catalog.load_table(table.path).transaction() as change:
@@ -208,6 +209,7 @@ def test_late_events_are_found_by_their_time_in_later_files(lake: Lake, table: T
     assert [file.hour for file in files] == [hour(0), hour(4)]
 
 
+@pytest.mark.whole
 def test_two_writers_of_an_hour_never_leave_it_doubled(lake: Lake, table: Table, write: Writer, tmp_path: Path) -> None:
     put(lake, table, {hour(0): write(hour(0), 5)})
     other = Lake(f"sqlite:///{tmp_path}/lake/catalog.db", local_uri(tmp_path / "lake"))

@@ -3,6 +3,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -96,6 +97,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Change], list[Change]]:
     return both[:cut], both[cut:]
 
 
+@pytest.mark.whole
 @settings(max_examples=3, deadline=None, phases=WITHOUT_SHRINKING, suppress_health_check=PATIENT)
 @given(st.lists(streams(), min_size=20, max_size=60))
 def test_random_changes_give_the_state_of_the_reference_at_once_and_in_parts(

@@ -96,6 +96,7 @@ def test_every_chunking_gives_the_sessions_of_the_reference(
         assert sessions == expected, f"in chunks of {size} hours"
 
 
+@pytest.mark.whole
 def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "SparkSession", tmp_path: Path) -> None:
     long_visit = [Click(1, second) for second in range(3000, 4 * 3600, 1200)]
     crowd = [Click(client, second) for client in range(2, 40) for second in range(0, 6 * 3600, 7200)]
@@ -127,6 +128,7 @@ def looks(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return collected
 
 
+@pytest.mark.whole
 def test_sessions_that_close_within_seven_gaps_take_one_look_and_longer_ones_two(
     spark: "SparkSession", tmp_path: Path, looks: list[int]
 ) -> None:
@@ -154,7 +156,10 @@ def test_only_sessions_that_may_have_begun_earlier_are_read_further_back(
         spark, EVENTS, files.plan, time="at", hours=hours, window=WINDOW, origin=hour(-30), available_until=hour(end + 9)
     )
     # Five are open; the first look knows where two of them begin, the second one more, and of the others one began before.
-    assert looks == [5, 3, 1]
+    # The last two ask how long the one that began before the hours has been going on (`long_sessions`).
+    assert looks == [5, 3, 1, 1, 1]
+    assert result.earlier is not None
+    assert result.earlier["client"].to_pylist() == [1]
     assert (result.closure.cut_at_first_read_end, result.closure.still_open) == (4, 0)
 
 

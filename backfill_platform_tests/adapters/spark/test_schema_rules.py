@@ -61,6 +61,7 @@ def marked(spark: "SparkSession", schema: type, rows: list[tuple[Any, ...]], typ
     return [row[FAILED] for row in mark_failures(frame, rules_of(schema)).collect()]
 
 
+@pytest.mark.whole
 def test_custom_checks_that_can_be_columns_cost_no_extra_pass(spark: "SparkSession") -> None:
     rules = rules_of(Own)
     assert rules.by_pandera == ()

@@ -30,6 +30,8 @@ def test_a_connect_session_takes_the_options_of_its_server() -> None:
     confs = {command[n + 1] for n, part in enumerate(command) if part == "--conf"}
     assert {f"{key}={value}" for key, value in OPTIONS.items()} <= confs
     assert "spark.connect.grpc.binding.address=127.0.0.1" in confs
+    private = connect_server_command(port=15002, master="local[2]", driver_memory="1g", private=True)
+    assert set(private) - set(command) == {"spark.hadoop.fs.permissions.umask-mode=077"}
 
 
 def test_an_object_store_is_a_resource_only_where_the_settings_name_one() -> None:

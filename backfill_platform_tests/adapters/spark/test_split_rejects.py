@@ -39,8 +39,8 @@ def expected(rows: list[Row]) -> Counter[tuple[int, tuple[str, ...], str]]:
     return Counter((int(at.timestamp()), tuple(failed), 'é,"' * n) for at, n, failed in rows if at is not None)
 
 
-# Three rejects of five, fifteen and fifteen letters: returned by the action, too many of them, too large.
-@pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True)])
+# Three rejects of twelve, fifteen and fifteen letters: returned by the action, too many of them, some or all too large.
+@pytest.mark.parametrize(("most", "letters", "computed_again"), [(3, 15, False), (2, 15, True), (3, 14, True), (3, 1, True)])
 def test_one_action_counts_all_rows_and_returns_a_few_rejects(
     spark: "SparkSession", most: int, letters: int, computed_again: bool
 ) -> None:

@@ -80,6 +80,7 @@ def verdict(instance: dg.DagsterInstance, check: dg.AssetCheckKey, name: str | N
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", range(4))
 def test_the_states_are_those_of_dagster(instance: dg.DagsterInstance, seed: int) -> None:
     chance = random.Random(seed)

@@ -112,6 +112,7 @@ def ours(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+@pytest.mark.whole
 def test_the_log_is_that_of_dagster_itself(ours: dg.DagsterInstance, tmp_path: Path) -> None:
     hours = HourRange(START, START + 5 * HOUR)
     assert isinstance(ours.event_log_storage, BatchingEventLog), "dagster.yaml names it"

@@ -12,4 +12,4 @@ def test_a_check_shows_its_counts_and_the_rows_that_failed_it() -> None:
     assert shown["quarantined"].value == 7
     text = shown["samples of what failed"]
     assert isinstance(text, MarkdownMetadataValue)
-    assert str(text.value).splitlines()[2] == '| status: missing | {"a": "x\\|y"} &lt;b> |'
+    assert str(text.value).splitlines()[2] == '| status: missing | {"a": "x&#124;y"} &lt;b&gt; |'

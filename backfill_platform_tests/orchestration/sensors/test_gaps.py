@@ -242,6 +242,18 @@ def test_a_policy_of_reports_asks_for_nothing_and_shows_what_is_wrong(watched: W
     assert watched.check(f"warehouse/{world.hourly}", "no_gap", 2) is False
 
 
+def test_a_reported_gap_is_repaired_when_the_policy_becomes_publish(watched: Watched) -> None:
+    world = watched.world
+    world.damage(world.hourly, "UPDATE errors = errors + 1", hour(2))
+    assert watched.tick(GapPolicy()).repairs == []
+    rehearsal = watched.tick(GapPolicy(OnGap.DRY_RUN)).repairs
+    assert [one.asset_selection for one in rehearsal] == [[dg.AssetKey(["dry_run", world.hourly])]]
+    (request,) = watched.tick(PUBLISH).repairs
+    assert request.run_key != rehearsal[0].run_key
+    assert watched.run(request)
+    assert watched.gaps == []
+
+
 @pytest.fixture
 def hook(watched: Watched) -> Iterator[Hook]:
     """Where a recipient of the world is told by webhook."""
@@ -262,7 +274,7 @@ def test_recipients_hear_of_reported_gaps_once_for_their_evidence_and_what_to_ru
     subject, _, text = told.partition("\n")
     assert subject == "[backfill] clickstream: 3 hours damaged, and the repair waits for you"
     assert f"warehouse/{world.sessions} drifted: 1998-04-30 23:00 to 1998-05-01 01:00, 1998-05-01 02:00 to 03:00 UTC" in text
-    assert "rows that differ from the" in text
+    assert "as many as the lake has, with other values" in text
     assert "Tenants whose rows differ: " in text
     assert f"readers of transformed.{world.sessions} in ClickHouse" in text
     watched.tick(GapPolicy())

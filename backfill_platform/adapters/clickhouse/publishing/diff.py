@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE, Staging
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
     SIGN,
     Condition,
@@ -358,8 +359,7 @@ def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChang
 
 
 def _numeric(table: Table) -> list[Column]:
-    textual = (ColumnType.STRING, ColumnType.TIMESTAMP)
-    return [column for column in table.columns if column.name not in sorting_key(table) and column.type not in textual]
+    return [column for column in table.columns if column.name not in sorting_key(table) and column.type.is_numeric]
 
 
 def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tuple[Any, ...]]:

@@ -4,20 +4,22 @@ A patch is stored just before it is published, by attaching the delta's parts to
 writes the inverse, but only for rows that are still stored as the patch wrote them; other rows are conflicts and stay.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS
-from backfill_platform.adapters.clickhouse.publishing.staging import PATCHES_DATABASE, Staging
-from backfill_platform.adapters.clickhouse.schema import database_statement
+from backfill_platform.adapters.clickhouse.publishing.leftovers import unsettled
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.schema import PATCHES_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
     SIGN,
     Condition,
     hour_from,
     hour_number,
     identifier,
+    literal,
     names,
     of_tenants,
     qualified,
@@ -56,7 +58,6 @@ def keep_patch(staging: Staging) -> None:
     """
     warehouse, table = staging.warehouse, staging.table
     patch = staging.pending_patch
-    warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
     staging.create_like_target(patch, again=True)
     warehouse.command(
         f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
@@ -65,20 +66,22 @@ def keep_patch(staging: Staging) -> None:
 
 
 def confirm_patch(staging: Staging) -> None:
-    """Make the stored delta a patch, now that it is published. May be called twice.
+    """Make the stored delta a patch, now that all of it is published.
 
-    If a process dies between publish and confirmation, an undo does not know its rows: that is safer than taking back rows of
-    somebody else.
+    Where a process dies between publish and confirmation, the next attempt finds out what was published (`leftovers`).
     """
-    ((pending,),) = staging.warehouse.rows(
-        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {name:String}",
-        parameters={"database": PATCHES_DATABASE, "name": f"{staging.patch_name}_pending"},
-        doing=f"looking for the patch of {staging.table}",
+    staging.warehouse.command(
+        f"RENAME TABLE {staging.pending_patch} TO {staging.patch}", doing=f"confirming the patch of {staging.table}"
     )
-    if pending:
-        staging.warehouse.command(
-            f"RENAME TABLE {staging.pending_patch} TO {staging.patch}", doing=f"confirming the patch of {staging.table}"
-        )
+
+
+def confirm_partition(staging: Staging, partition: str) -> None:
+    """Make one partition of the stored delta part of the patch, now that it is published."""
+    staging.create_like_target(staging.patch, if_absent=True)
+    staging.warehouse.command(
+        f"ALTER TABLE {staging.pending_patch} MOVE PARTITION ID {literal(partition)} TO TABLE {staging.patch}",
+        doing=f"confirming the patch of {staging.table}",
+    )
 
 
 def forget_patch(staging: Staging) -> None:
@@ -99,14 +102,24 @@ def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) ->
     return len(rows)
 
 
-def patched_hours(warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None) -> tuple[datetime, ...]:
-    """The hours that a patch changed, for one tenant or all.
+def patched_hours(
+    warehouse: Warehouse, table: Table, attempt: str, tenant: str | None = None, *, unsure: bool = False
+) -> tuple[datetime, ...]:
+    """The hours that a patch changed, for one tenant or all; with `unsure` also those it may have changed before it died.
 
     Raises PreconditionError when there is no patch, or no longer; UsageError when the table has no tenants.
     """
-    patch, whose = _patch(warehouse, table, attempt), _of(table, tenant)
-    sql = f"SELECT DISTINCT {hour_number(table)} FROM {patch} WHERE {whose.sql}"
-    rows = warehouse.rows(sql, parameters=whose.parameters, doing="reading a patch")
+    whose, doubtful = _of(table, tenant), unsettled(warehouse, table, attempt) if unsure else []
+    try:
+        patches = [_patch(warehouse, table, attempt)]
+    except PreconditionError:
+        if not doubtful:
+            raise
+        patches = []
+    hours = " UNION ALL ".join(
+        f"SELECT {hour_number(table)} AS __hour FROM {patch} WHERE {whose.sql}" for patch in [*patches, *doubtful]
+    )
+    rows = warehouse.rows(f"SELECT DISTINCT __hour FROM ({hours})", parameters=whose.parameters, doing="reading a patch")
     return tuple(sorted(hour_from(number) for (number,) in rows))
 
 
@@ -188,7 +201,7 @@ def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
     rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
         "AND startsWith(name, {prefix:String}) AND position(substring(name, length({prefix:String}) + 1), '_') = 0 "
-        "AND total_rows > 0",
+        "AND total_rows > 0 ORDER BY metadata_modification_time, name",
         parameters={"database": PATCHES_DATABASE, "target": str(table), "prefix": prefix},
         doing=f"looking for the patch {attempt} of {table}",
     )
@@ -196,13 +209,34 @@ def _patch(warehouse: Warehouse, table: Table, attempt: str) -> str:
         raise PreconditionError(
             f"there is no patch of repair {attempt} for {table}: it published nothing, or its retention is over"
         )
-    tables = [qualified(PATCHES_DATABASE, name) for (name,) in rows]
-    if len(tables) == 1:
-        return tables[0]
-    # A row that one process wrote and the next one cancelled is not a change of the repair.
-    columns = names(table.column_names)
-    all_rows = " UNION ALL ".join(f"SELECT {columns}, {identifier(SIGN)} FROM {name}" for name in tables)
-    net = f"sum(toInt64({identifier(SIGN)})) AS __net"
-    return f"(SELECT {columns}, toInt8(__net) AS {identifier(SIGN)} FROM (SELECT {columns}, {net} FROM ({all_rows}) " + (
-        f"GROUP BY {columns}) WHERE __net != 0)"
+    return _in_one(table, [qualified(PATCHES_DATABASE, name) for (name,) in rows])
+
+
+def _in_one(table: Table, patches: Sequence[str]) -> str:
+    """SQL for what several patches of a repair, in their order, come to: for each key the row before and the row after.
+
+    The row after is the one that the last of them wrote. The row before is the one that they first replaced; but where somebody
+    else has written the key between two of them, it is that other row: theirs is not ours to take back.
+    """
+    if len(patches) == 1:
+        return patches[0]
+    keys, columns, sign = names(sorting_key(table)), names(table.column_names), identifier(SIGN)
+    rows = " UNION ALL ".join(
+        f"SELECT DISTINCT {columns}, {sign}, {number} AS __number FROM {patch}" for number, patch in enumerate(patches, 1)
+    )
+    # A tuple of a count and a hash: no row differs from every row.
+    ours = (
+        f"SELECT {keys}, __number, (countIf({sign} = -1), anyIf({row_hash(table)}, {sign} = -1)) AS __before, "
+        f"(countIf({sign} = 1), anyIf({row_hash(table)}, {sign} = 1)) AS __after FROM ({rows}) GROUP BY {keys}, __number"
+    )
+    earlier = f"OVER (PARTITION BY {keys} ORDER BY __number ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING)"
+    chained = f"SELECT *, count() {earlier} AS __known, any(__after) {earlier} AS __left FROM ({ours})"
+    ends = (
+        f"SELECT {keys}, max(__number) AS __last, maxIf(__number, __known = 0 OR __before != __left) AS __first, "
+        f"argMax(__after, __number) != argMaxIf(__before, __number, __known = 0 OR __before != __left) AS __differs "
+        f"FROM ({chained}) GROUP BY {keys}"
+    )
+    return (
+        f"(SELECT {columns}, {sign} FROM ({rows}) AS __rows INNER JOIN ({ends}) AS __ends USING ({keys}) WHERE __differs "
+        f"AND (({sign} = 1 AND __number = __last) OR ({sign} = -1 AND __number = __first)))"
     )

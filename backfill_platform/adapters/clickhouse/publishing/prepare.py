@@ -20,6 +20,7 @@ from backfill_platform.adapters.clickhouse.publishing.diff import (
     write_cancels,
     write_states,
 )
+from backfill_platform.adapters.clickhouse.publishing.leftovers import foreign_rows
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
 from backfill_platform.adapters.clickhouse.sql import SIGN, hour_from, hour_number, target_name
 from backfill_platform.domain.fingerprint import Fingerprint
@@ -89,14 +90,16 @@ def prepare(
     since: Mapping[datetime, Fingerprint] | None = None,
     samples: int = 5,
     rewrite_inconsistent: bool = False,
+    remove_foreign: bool = False,
     on_step: OnStep = no_step,
 ) -> Prepared:
     """Validate the loaded rows, check each hour for consistency, write the delta, prove and describe it.
 
     `since` is the net state when the lake was read for these rows: an hour that somebody has written since then is refused
     with ConcurrentWriter, because the rows do not include that. With `rewrite_inconsistent`, an inconsistent hour is compared
-    as FINAL shows it, because `publish` first rewrites it so. Writes nothing outside the staging tables. Raises CheckFailed
-    when desired rows lie outside the hours.
+    as FINAL shows it, because `publish` first rewrites it so. Hours in which a live writer's rows would be lost that it wrote
+    during an earlier publish are refused with OpenHour, unless `remove_foreign`. Writes nothing outside the staging tables.
+    Raises CheckFailed when desired rows lie outside the hours.
     """
     repeated = staging.validate(hours)
     desired = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
@@ -106,7 +109,10 @@ def prepare(
     for hour, result in results.items():
         if since is not None and hour in since and since[hour] != result.net and result.status is Status.PROVEN:
             results[hour] = refused(result, _written_since(staging.table, hour))
-    for hour, error in repeated.items():
+    refusals: dict[datetime, BackfillError] = dict(repeated)
+    if not remove_foreign and (differing := to_publish(results)):
+        refusals |= foreign_rows(staging, differing)
+    for hour, error in refusals.items():
         results[hour] = refused(results[hour], error)
     return described(
         staging, stage_delta(staging, results, on_step), samples=samples, rewrite_inconsistent=rewrite_inconsistent

@@ -16,17 +16,24 @@ INSERT publishes one partition after the other, each in one block, or, on server
 cancels and then its states.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
-from backfill_platform.adapters.clickhouse.client import TRIES, resend
+from backfill_platform.adapters.clickhouse.client import TRIES, Row, resend
 from backfill_platform.adapters.clickhouse.consistency import rewrite_partitions
 from backfill_platform.adapters.clickhouse.preconditions import Mode, check_target
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS
-from backfill_platform.adapters.clickhouse.publishing.patches import confirm_patch, forget_patch, keep_patch
+from backfill_platform.adapters.clickhouse.publishing.leftovers import keep_foreign_rows
+from backfill_platform.adapters.clickhouse.publishing.patches import (
+    confirm_partition,
+    confirm_patch,
+    forget_patch,
+    keep_patch,
+)
 from backfill_platform.adapters.clickhouse.publishing.prepare import (
     ROUNDS,
     HourPublish,
@@ -39,7 +46,8 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import (
     stage_delta,
     to_publish,
 )
-from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE, OnStep, Staging, no_step
+from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
     SIGN,
     hour_from,
@@ -60,6 +68,7 @@ from backfill_platform.errors import (
     ProofFailed,
 )
 
+MOST_SECONDS = 5.0  # between the last look at an hour and the request that publishes it
 _TAKEN_OVER = "(when the staging table is gone, a newer attempt has taken over)"
 
 Refuse = Callable[[Prepared], Mapping[datetime, BackfillError]]
@@ -133,13 +142,49 @@ def _rewrite_partitions(staging: Staging, hours: Collection[datetime], on_step: 
 
 
 def _last_look(staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep) -> set[datetime]:
-    """The hours that somebody else has written since they were compared: the last step before the publish."""
+    """The hours that somebody else has written since they were compared: the last step before the publish.
+
+    Reading them takes time in which they may be written again. So what the server knows of new parts is compared before and
+    after, which takes milliseconds, and the lease and the age of that look are checked last. What is written between this and
+    the publish itself is found by the verification, and kept (`leftovers`).
+    """
     if check_target(staging.warehouse, staging.table) != staging.target:
         raise PreconditionError(f"{staging.table} was altered during the repair; nothing was published, run it again")
-    staging.lease.check()
-    net = fingerprints.net(staging.warehouse, staging.table, to_publish(results))
-    on_step("rechecked")
-    return {hour for hour in to_publish(results) if net[hour] != results[hour].before}
+    hours = to_publish(results)
+    for attempt in range(ROUNDS):
+        parts = _parts(staging)
+        net = fingerprints.net(staging.warehouse, staging.table, hours)
+        on_step("rechecked")
+        if late := {hour for hour in hours if net[hour] != results[hour].before}:
+            return late
+        looked = time.monotonic()
+        # Somebody who keeps writing other hours of the same partitions must not keep us waiting for ever.
+        unwritten = _parts(staging) == parts or attempt == ROUNDS - 1
+        staging.lease.check()
+        if unwritten and time.monotonic() - looked < MOST_SECONDS:
+            return set()
+    raise ConcurrentWriter(
+        f"{staging.table}: this process was stopped before it could publish; nothing was published, repeat it"
+    )
+
+
+def _parts(staging: Staging) -> tuple[Row, ...]:
+    """What changes when somebody writes to a partition of the delta in the target; merges change none of it."""
+    database, name = staging.table.path
+    parameters = {"database": database, "table": name, "staging": STAGING_DATABASE, "delta": staging.delta_name}
+    parts = staging.warehouse.rows(
+        "SELECT partition_id, max(max_block_number) FROM system.parts WHERE database = {database:String} "
+        "AND table = {table:String} AND active AND partition_id IN (SELECT partition_id FROM system.parts "
+        "WHERE database = {staging:String} AND table = {delta:String} AND active) GROUP BY partition_id ORDER BY partition_id",
+        parameters=parameters,
+        doing=f"looking for new parts of {staging.table}",
+    )
+    mutations = staging.warehouse.rows(
+        "SELECT '', count() FROM system.mutations WHERE database = {database:String} AND table = {table:String}",
+        parameters=parameters,
+        doing=f"looking for mutations of {staging.table}",
+    )
+    return (*parts, *mutations)
 
 
 def _look_again(prepared: Prepared, late: Collection[datetime], on_step: OnStep) -> Prepared:
@@ -199,17 +244,47 @@ def _publish_and_verify(
         on_step("attached")
     else:
         before_inserts([results[hour] for hour in hours])
-        for statement, token in _inserts(staging):
-            _insert(staging, statement, token)
-            confirm_patch(staging)
-            on_step("inserted")
-    verified = _verify(staging, {hour: results[hour] for hour in hours})
+        results = _insert_partitions(staging, results, on_step)
+    verified = _verify(staging, {hour: results[hour] for hour in to_publish(results)})
     on_step("verified")
     return {**results, **verified}
 
 
-def _inserts(staging: Staging) -> Iterator[tuple[str, str]]:
-    """The statements that insert the delta, in order, and the token of each."""
+def _insert_partitions(
+    staging: Staging, results: Mapping[datetime, HourPublish], on_step: OnStep
+) -> dict[datetime, HourPublish]:
+    """Insert one partition of the delta after the other. Those that somebody has written meanwhile are left out."""
+    results, looked = dict(results), time.monotonic()
+    for partition, statements in _inserts(staging).items():
+        if time.monotonic() - looked > MOST_SECONDS:
+            written = _written(staging, partition, results)
+            staging.lease.check()
+            looked = time.monotonic()
+            if written:
+                results |= {hour: refused(results[hour], raced(staging.table, hour)) for hour in written}
+                continue
+        for statement, token in statements:
+            _insert(staging, statement, token)
+            on_step("inserted")
+        confirm_partition(staging, partition)
+    forget_patch(staging)
+    return results
+
+
+def _written(staging: Staging, partition: str, results: Mapping[datetime, HourPublish]) -> list[datetime]:
+    """The hours of a partition of the delta, if somebody has written one of them since they were compared."""
+    rows = staging.warehouse.rows(
+        f"SELECT DISTINCT {hour_number(staging.table)} FROM {staging.delta} WHERE _partition_id = {{id:String}}",
+        parameters={"id": partition},
+        doing=f"reading the delta for {staging.table}",
+    )
+    hours = [hour_from(number) for (number,) in rows]
+    net = fingerprints.net(staging.warehouse, staging.table, hours)
+    return hours if any(net[hour] != results[hour].before for hour in hours) else []
+
+
+def _inserts(staging: Staging) -> dict[str, list[tuple[str, str]]]:
+    """The statements that insert each partition of the delta, in order, and the token of each."""
     table, version = staging.table, staging.target.version
     parts = staging.warehouse.rows(
         "SELECT DISTINCT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} "
@@ -220,13 +295,17 @@ def _inserts(staging: Staging) -> Iterator[tuple[str, str]]:
     columns = names([*table.column_names, *([version] if version else []), SIGN])
     order = names([*sorting_key(table), *([version] if version else []), SIGN])
     together = {"delta": "1"} if staging.target.one_block else {"cancels": f"{SIGN} = -1", "states": f"{SIGN} = 1"}
-    for (partition,) in parts:
-        for what, rows in together.items():
-            yield (
+    return {
+        partition: [
+            (
                 f"INSERT INTO {target_name(table)} ({columns}) SELECT {columns} FROM {staging.delta} "
                 f"WHERE _partition_id = {literal(partition)} AND {rows} ORDER BY {order}",
                 f"{staging.lease.holder}:{partition}:{what}",
             )
+            for what, rows in together.items()
+        ]
+        for (partition,) in parts
+    }
 
 
 def _insert(staging: Staging, statement: str, token: str) -> None:
@@ -269,4 +348,6 @@ def _verify(staging: Staging, results: Mapping[datetime, HourPublish]) -> dict[d
             "Repair the hour again when nobody writes it any more"
         )
         verified[hour] = replace(result, status=Status.UNVERIFIED, after=after[hour], error=error)
+    if wrong := [hour for hour, result in verified.items() if result.status is Status.UNVERIFIED]:
+        keep_foreign_rows(staging, wrong, desired=staging.desired, patch_name=staging.patch_name)
     return verified

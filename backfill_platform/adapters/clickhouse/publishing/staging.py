@@ -4,7 +4,8 @@
 before they are counted, and a TTL copied from the target would drop rows. `delta` is created `AS` the target, because its
 parts are attached to it.
 
-An attempt starts by taking the lease of its hours and dropping the staging tables of all attempts without a lease. `DROP ...
+An attempt starts by taking the lease of its hours, settling what attempts without a lease have published (`leftovers`), and
+dropping their staging tables. `DROP ...
 SYNC` waits for the statements that still use them, and an older attempt that wakes up finds its delta gone and can no longer
 publish. Therefore no table is ever created twice, and each has a random part in its name: a repair that is resumed under its
 old name must not offer a half-written delta to the process it replaces.
@@ -12,6 +13,7 @@ old name must not offer a half-written delta to the process it replaces.
 
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,8 +25,14 @@ from typing import Any
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import Target, check_target
 from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
+from backfill_platform.adapters.clickhouse.publishing.leftovers import began_to_publish, settle
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
-from backfill_platform.adapters.clickhouse.schema import column_definitions, database_statement
+from backfill_platform.adapters.clickhouse.schema import (
+    PATCHES_DATABASE,
+    STAGING_DATABASE,
+    column_definitions,
+    database_statement,
+)
 from backfill_platform.adapters.clickhouse.sql import (
     FILE_SETTINGS,
     files_source,
@@ -45,8 +53,6 @@ from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 
 logger = logging.getLogger(__name__)
 
-STAGING_DATABASE = "backfill_staging"
-PATCHES_DATABASE = "backfill_patches"
 _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
@@ -96,9 +102,13 @@ class Staging:
         self.table = table
         self.attempt = attempt
         self.hours = tuple(sorted(set(hours)))
-        token = uuid.uuid4().hex[:8]
+        self.exclusive = exclusive
+        # Of two processes of one attempt, the later one has the greater token: their patches are undone in that order.
+        self.token = f"{time.time_ns() // 1_000_000:011x}{uuid.uuid4().hex[:4]}"
         leased = table.partition_hours(self.hours) if rewrites_partitions else self.hours
-        self.lease = Lease(warehouse, table, leased, attempt=attempt, token=token, exclusive=exclusive, seconds=lease_seconds)
+        self.lease = Lease(
+            warehouse, table, leased, attempt=attempt, token=self.token, exclusive=exclusive, seconds=lease_seconds
+        )
         self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
         self._prefix = f"__bf_{self.patch_name}"
         self.delta_name = f"{self._prefix}_delta"
@@ -171,9 +181,15 @@ class Staging:
         self.target = check_target(self.warehouse, self.table)
         self.lease.take()
         self._on_step("leased")
-        fence(self.warehouse, self.table, alive=live_holders(self.warehouse, self.table))
-        self._on_step("fenced")
         self.warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
+        self.warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+        alive = live_holders(self.warehouse, self.table)
+        if self.exclusive:
+            settle(self, alive)
+        else:  # what may have been published is settled by those who may publish
+            alive |= began_to_publish(self.warehouse, self.table)
+        fence(self.warehouse, self.table, alive=alive)
+        self._on_step("fenced")
         columns = ", ".join(column_definitions(self.table))
         self.warehouse.command(
             f"CREATE TABLE {self.desired} ({columns}) ENGINE = MergeTree ORDER BY ({names(sorting_key(self.table))}) "
@@ -189,16 +205,17 @@ class Staging:
             self.create_like_target(name)
         self._on_step("created")
 
-    def create_like_target(self, name: str, *, again: bool = False) -> None:
+    def create_like_target(self, name: str, *, again: bool = False, if_absent: bool = False) -> None:
         """Create a table whose partitions can be attached to the target, or inserted into it; never a replicated one.
 
-        With `again`, an existing table of the name is dropped first.
+        With `again`, an existing table of the name is dropped first; with `if_absent`, it is left as it is.
         """
         engine = f" ENGINE = {self.target.plain_engine}" if self.target.replicated else ""
         if again:
             self.warehouse.drop(name, doing=f"emptying a staging table of {self.table}")
         self.warehouse.command(
-            f"CREATE TABLE {name} AS {target_name(self.table)}{engine} COMMENT {literal(str(self.table))}",
+            f"CREATE TABLE {'IF NOT EXISTS ' * if_absent}{name} AS {target_name(self.table)}{engine} "
+            f"COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
 

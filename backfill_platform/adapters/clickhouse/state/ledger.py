@@ -47,7 +47,7 @@ _COLUMNS = {
     "rows_quarantined": "Nullable(Int64) COMMENT 'Rows that failed a check and were set aside'",
     "rows_staged": "Nullable(Int64) COMMENT 'Rows that arrived in the warehouse to be compared'",
     "publish_mode": "LowCardinality(String) COMMENT 'attach or insert'",
-    "input_digest": "String COMMENT 'Of the names and sizes of the lake files that were staged'",
+    "input_digest": "String COMMENT 'Of the names and sizes of the lake files staged; of a landing, the files it read'",
     "snapshot_id": "Nullable(Int64) COMMENT 'Of the lake table, when the hour was written or staged'",
     "offsets": "String COMMENT 'Of the topic that the hour was landed from: [start, end) by partition'",
     "reason": "String COMMENT 'Why the repair was asked for, or why the hour was refused'",
@@ -238,15 +238,15 @@ class Ledger:
         """Everything that was promoted of each hour of a lake table, the oldest first."""
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
-            f"code_version, snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND mode IN ('land', 'build') "
-            "AND status = 'done' ORDER BY hour, finished_at",
+            f"code_version, snapshot_id, input_digest FROM {_LEDGER} WHERE target = {{target:String}} "
+            "AND mode IN ('land', 'build') AND status = 'done' ORDER BY hour, finished_at",
             parameters={"target": target},
             doing="reading the ledger",
         )
         history: dict[datetime, list[Written]] = {}
-        for number, repair, started, finished, kept, count, content, version, snapshot in rows:
+        for number, repair, started, finished, kept, count, content, version, snapshot, source in rows:
             desired = None if count is None else Fingerprint(count, content)
-            written = Written(repair, started, finished, kept, desired, version, snapshot)
+            written = Written(repair, started, finished, kept, desired, version, snapshot, source)
             history.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
         return history
 

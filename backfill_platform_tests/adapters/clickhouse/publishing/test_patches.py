@@ -192,11 +192,12 @@ def test_a_repair_that_died_before_it_published_cannot_be_undone(warehouse: Ware
         if step == "rechecked":
             raise InterruptedError
 
-    staging = Staging(warehouse, visits, name, [TEN], lease_seconds=1)
+    staging = Staging(warehouse, visits, name, [TEN])
     staging.open()
     staging.load_rows(new, counts(new))
     with pytest.raises(InterruptedError):
         publish(prepare(staging, [TEN]), on_step=die)
+    staging.lease.release()  # instead of waiting until it runs out
     published(warehouse, visits, new, [TEN])
     with pytest.raises(PreconditionError, match="published nothing"):
         patched_hours(warehouse, visits, name)

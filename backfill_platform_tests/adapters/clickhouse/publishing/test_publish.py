@@ -13,8 +13,8 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing import prepare as protocol
 from backfill_platform.adapters.clickhouse.publishing.prepare import Status, prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
-from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE, Staging
-from backfill_platform.adapters.clickhouse.schema import create_target
+from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE, create_target
 from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.tables import Partitioning, Table
@@ -307,6 +307,7 @@ ROWS = st.dictionaries(
 ).map(lambda cells: [{"hour": hour, "visitor": visitor} | values for (hour, visitor), values in cells.items()])
 
 
+@pytest.mark.whole
 @given(stored=ROWS, desired=ROWS, requested=st.sets(st.sampled_from([TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]), min_size=1))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_stored_rows_become_any_desired_rows(

@@ -60,7 +60,7 @@ HOURS = [TEN, ELEVEN, MIDNIGHT]
 def test_a_crash_after_any_step_is_repaired_by_running_again(warehouse: Warehouse, visits: Table, step: str) -> None:
     write_live(warehouse, visits, BEFORE)
     crash = crashing_at(step)
-    staging = Staging(warehouse, visits, attempt(), HOURS, lease_seconds=1, on_step=crash)
+    staging = Staging(warehouse, visits, attempt(), HOURS, on_step=crash)
 
     def publish_until_the_crash() -> None:
         staging.open()  # without `with`: a killed process cleans nothing up
@@ -69,6 +69,7 @@ def test_a_crash_after_any_step_is_repaired_by_running_again(warehouse: Warehous
 
     with pytest.raises(Crash):
         publish_until_the_crash()
+    staging.lease.release()  # instead of waiting until it runs out
     done = step in ("attached", "verified")
     assert net_rows(warehouse, visits) == as_counter(AFTER if done else BEFORE) == final_rows(warehouse, visits)
     results = repair(warehouse, visits, HOURS, AFTER)

@@ -6,18 +6,13 @@ import pytest
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
-from backfill_platform.adapters.clickhouse.publishing.publish import publish
-from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.domain.tables import Table
-from backfill_platform.errors import ConcurrentWriter, ProofFailed
+from backfill_platform.errors import ConcurrentWriter
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     TEN,
     TWELVE,
     assert_holds,
-    attempt,
-    counts,
     net_rows,
     repair,
     statuses,
@@ -26,7 +21,7 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
 )
 
 
-@pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept"])
+@pytest.mark.parametrize("step", ["fingerprinted", "cancels", "states", "merged", "proven", "kept", "rechecked"])
 def test_rows_that_a_live_writer_wrote_after_the_comparison_are_never_undone(
     warehouse: Warehouse, visits: Table, step: str
 ) -> None:
@@ -89,20 +84,3 @@ def test_a_live_writer_that_never_stops_publishes_nothing(warehouse: Warehouse, 
     results = repair(warehouse, visits, hours, [visit(hour, "ada") for hour in hours], on_step=interfere)
     assert set(statuses(results).values()) == {"refused"}
     assert {row[1] for row in net_rows(warehouse, visits)} == {"live"}
-
-
-def test_a_live_writer_during_the_publish_is_noticed_by_the_verification(warehouse: Warehouse, visits: Table) -> None:
-    write_live(warehouse, visits, [visit(TEN, "ada", pages=1), visit(ELEVEN, "ada", pages=1)])
-
-    def interfere(name: str) -> None:
-        if name == "rechecked":
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=1)], sign=-1)
-            write_live(warehouse, visits, [visit(TEN, "ada", pages=7)])
-
-    rows = [visit(TEN, "ada", pages=2), visit(ELEVEN, "ada", pages=2)]
-    with Staging(warehouse, visits, attempt(), [TEN, ELEVEN]) as staging:
-        staging.load_rows(rows, counts(rows))
-        results = {result.hour: result for result in publish(prepare(staging, [TEN, ELEVEN]), on_step=interfere)}
-    assert statuses(results) == {TEN: "unverified", ELEVEN: "published"}
-    assert isinstance(results[TEN].error, ProofFailed)
-    assert warehouse.rows(f"SELECT count() FROM {staging.delta}", doing="looking whether it was kept") == [(4,)]

@@ -15,8 +15,8 @@ from backfill_platform.adapters.clickhouse.publishing import push
 from backfill_platform.adapters.clickhouse.publishing.patches import patched_hours, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
-from backfill_platform.adapters.clickhouse.publishing.staging import STAGING_DATABASE, Loading, Staging, fence
-from backfill_platform.adapters.clickhouse.schema import create_target
+from backfill_platform.adapters.clickhouse.publishing.staging import Loading, Staging, fence
+from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE, create_target
 from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import (

@@ -1,0 +1,51 @@
+"""What the report of a repair tells besides its hours: sessions that stay open, the time of each step, what to do next."""
+
+from datetime import timedelta
+
+import pytest
+
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.plan import AssetPath, make_plan
+from backfill_platform.examples import clickstream
+from backfill_platform.repair.outcomes import Closure, Event, Reading, StepFinished, StepStarted
+from backfill_platform.reports.render import last_lines, page
+from backfill_platform.reports.repair_report import RepairReport, RunSubject
+
+FIRST = clickstream.HOURS.start
+HOURS = HourRange(FIRST, FIRST + 2 * HOUR)
+SESSIONS: AssetPath = ("transformed", "sessions")
+COPY: AssetPath = ("warehouse", "sessions")
+
+
+def report_of(*assets: AssetPath) -> RepairReport:
+    """A run whose first step takes 2.5 seconds in two parts, and leaves 445 sessions open; the second takes a second."""
+    plan = make_plan(clickstream.pipeline.name, clickstream.pipeline.nodes, HOURS, assets)
+    ticks = iter([0.0, 2.0, 2.5, 2.5, 3.5])
+    report = RepairReport(RunSubject(clickstream.pipeline, HOURS, assets, "r7"), plan, clock=lambda: next(ticks))
+    closure = Closure(500, timedelta(hours=1), 445, "the end of the landed hours")
+    first, *others = plan.steps
+    told: list[Event] = [StepStarted(first, 1, 2)]
+    told += [StepFinished(first, ()), StepFinished(first, (), Reading(HOURS.start, HOURS.end, 1, 0, closure))]
+    for step in others:
+        told += [StepStarted(step, 2, 2), StepFinished(step, ())]
+    for event in told:
+        report.take(event)
+    return report
+
+
+def test_sessions_that_stay_open_are_told() -> None:
+    report = report_of(SESSIONS, COPY)
+    assert report.open_sessions == [("transformed/sessions", 445, "the end of the landed hours")]
+    assert "### Sessions that stay open until more has landed" in page(report, [])
+    assert "445 sessions stay open until more has landed (the end of the landed hours)" in last_lines(report)
+
+
+def test_each_step_tells_its_seconds_also_where_it_was_done_in_parts() -> None:
+    assert report_of(SESSIONS, COPY).seconds == {SESSIONS: 2.5, COPY: 1.0}
+
+
+@pytest.mark.parametrize(("asset", "heading"), [("warehouse", "take it back"), ("dry_run", "publish it")])
+def test_a_dry_run_cannot_be_taken_back(asset: str, heading: str) -> None:
+    plan = make_plan(clickstream.pipeline.name, clickstream.pipeline.nodes, HOURS, [(asset, "sessions")])
+    report = RepairReport(RunSubject(clickstream.pipeline, HOURS, ((asset, "sessions"),), "r7"), plan)
+    assert f"### Look again, or {heading}\n" in page(report, ["- a link"])
