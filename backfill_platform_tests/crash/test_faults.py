@@ -104,7 +104,7 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
             total = max(total, proxy.requests - start)
             proxy.drop = lambda number, _: False
             assert_sound(mortal.warehouse, table, rows, others, HOURS, [f"answer {lost} lost"])
-            results = repair(mortal.warehouse, table, HOURS, others, lease_seconds=1)
+            results = repair(mortal.warehouse, table, HOURS, others, lease_seconds=60)
             assert set(statuses(results).values()) <= {"published", "unchanged"}
             assert net_rows(mortal.warehouse, table) == as_counter(others) == final_rows(mortal.warehouse, table)
             rows, others = others, rows
