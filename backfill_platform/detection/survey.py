@@ -183,8 +183,16 @@ def _known(counts: Mapping[tuple[str, datetime], RowCounts], gaps: Iterable[Gap]
 
 
 def _of_this_lake(history: History, held: TableInventory) -> History:
-    """Without what was written to another lake, whose ledger is in the same warehouse: its snapshots are not ours."""
-    own = {hour: [one for one in versions if one.snapshot_id in held.snapshots] for hour, versions in history.items()}
+    """Without what was written to another lake whose ledger is in the same warehouse, and what the inventory does not have yet.
+
+    Its snapshots are not ours; and what was written to our lake has a snapshot, or one that has expired.
+    """
+
+    def is_ours(one: Written) -> bool:
+        expired = one.lake_table == held.table_id and one.started_at < held.expired_until
+        return expired or one.snapshot_id in held.snapshots
+
+    own = {hour: [one for one in versions if is_ours(one)] for hour, versions in history.items()}
     return {hour: versions for hour, versions in own.items() if versions}
 
 

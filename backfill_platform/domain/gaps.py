@@ -60,7 +60,8 @@ class RowCounts:
 class Written:
     """What a promoted landing or build wrote of an hour, by the ledger. Unknown counts and contents are None.
 
-    `source_version` is the version of the files that a landing has read, empty where that is not known.
+    `lake_table` is the id of the lake table, empty in entries of earlier versions. `source_version` is the version of the
+    files that a landing has read, empty where that is not known.
     """
 
     repair_id: str
@@ -70,6 +71,7 @@ class Written:
     content: Fingerprint | None
     code_version: str
     snapshot_id: int | None = None
+    lake_table: str = ""
     source_version: str = ""
 
 

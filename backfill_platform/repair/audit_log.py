@@ -27,14 +27,14 @@ from backfill_platform.repair.ports import LakeContents
 _MOST_ENTRIES = 10  # of an hour's history
 _DRY_RUN = "dry-run"
 
-SnapshotOf = Callable[[Table, Branch], int | None]
+SnapshotOf = Callable[[Table, Branch], tuple[str, int | None]]
 
 
 class AuditLog:
     """The ledger's account of a repair: the request, and what landing and building did."""
 
     def __init__(self, job: RepairJob, warehouse: Callable[[], Warehouse], snapshot_of: SnapshotOf) -> None:
-        """`snapshot_of` gives the id of the newest snapshot of a lake table's branch."""
+        """`snapshot_of` gives the id of a lake table, and that of the newest snapshot of its branch."""
         self._job, self._warehouse, self._snapshot_of = job, warehouse, snapshot_of
 
     @cached_property
@@ -66,7 +66,7 @@ class AuditLog:
         """Note what landing or building did to each hour, with its counts."""
         table, request = step.node.table, self._job.request
         rehearsed = isinstance(step, RehearseBuild)
-        snapshot = self._snapshot_of(table, Branch.REPAIR if rehearsed else Branch.MAIN)
+        lake_table, snapshot = self._snapshot_of(table, Branch.REPAIR if rehearsed else Branch.MAIN)
         # The rows of other tenants stay as other code may have built them: such an hour has no one version.
         version = "" if request.tenants and table.tenant else self._job.pipeline.code_version(table.name)
         common = {**_common(self._job, self._warehouse(), table), "code_version": version}
@@ -83,6 +83,7 @@ class AuditLog:
                 rows_kept=outcome.lake.rows if outcome.lake else None,
                 rows_quarantined=outcome.lake.quarantined if outcome.lake else None,
                 snapshot_id=snapshot,
+                lake_table=lake_table,
                 input_digest=outcome.lake.source_version if outcome.lake else "",
                 offsets=encode(outcome.lake.offsets) if outcome.lake and outcome.lake.offsets else "",
                 reason="; ".join(filter(None, (request.reason, outcome.error))),

@@ -59,6 +59,10 @@ class IcebergLake:
         for stored in (table, quarantine_of(table)):
             self._lake.discard(stored, self._repair_id, self._repair_id)
 
+    def version(self, table: Table, branch: Branch) -> tuple[str, int | None]:
+        """The id of a table, and that of the newest snapshot of its branch, None where there is none."""
+        return self._lake.table_id(table), self._lake.snapshot(table, branch=self.branch_name(branch))
+
     def branch_name(self, branch: Branch) -> str:
         """The branch's name in Iceberg."""
         return MAIN if branch is Branch.MAIN else self._repair_id

@@ -52,5 +52,5 @@ def repair_services(
         lake,
         SparkBuilder(job, services.lake, services.spark, services.kafka, ledger, replayed=services.replayed),
         ClickHousePublisher(job, services.warehouse, services.publishing),
-        AuditLog(job, services.warehouse, lambda table, branch: services.lake.snapshot(table, branch=lake.branch_name(branch))),
+        AuditLog(job, services.warehouse, lake.version),
     )

@@ -41,15 +41,20 @@ class LakeFile:
 class TableInventory:
     """The files of a table in the order of hours, and the hours that are recorded as empty.
 
-    `snapshots` has the ids of all its snapshots, on `main` and on branches. `spans` has the bounds, both included, of a
-    timestamp column by URI; files without bounds are absent.
+    `table_id` tells the table from one of the same name in another lake. `snapshots` has the ids of all its snapshots, on
+    `main` and on branches; those that were replaced before `expired_until` may have expired. `spans` has the bounds, both
+    included, of a timestamp column by URI; files without bounds are absent.
     """
 
     files: tuple[LakeFile, ...] = ()
     empty: frozenset[datetime] = frozenset()
+    table_id: str = ""
     snapshots: frozenset[int] = frozenset()
+    expired_until: datetime = _EPOCH
     spans: Mapping[str, TimeSpan] = field(default_factory=dict)
 
+
+EXPIRED_UNTIL = "backfill.snapshots-expired-until"  # table property: an ISO 8601 time
 
 _Entry = tuple[LakeFile, TimeSpan | None]
 # By table and column, the manifests of the last inventory.
@@ -59,6 +64,12 @@ _read: dict[tuple[UUID, int], Mapping[str, list[_Entry]]] = {}
 def lake_file(file: DataFile) -> LakeFile:
     """A file as its manifest describes it."""
     return LakeFile(file.file_path, _EPOCH + timedelta(hours=file.partition[0]), file.record_count, file.file_size_in_bytes)
+
+
+def expired_until(table: IcebergTable) -> datetime:
+    """The time before which replaced snapshots may have expired, UTC; 1970 where nothing has."""
+    noted = table.properties.get(EXPIRED_UNTIL)
+    return datetime.fromisoformat(noted) if noted else _EPOCH
 
 
 def main_files(table: IcebergTable, time: str) -> tuple[tuple[LakeFile, ...], dict[str, TimeSpan]]:

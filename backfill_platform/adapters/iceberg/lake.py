@@ -32,7 +32,7 @@ from pyiceberg.types import (
 from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, lake_file, main_files
+from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.uris import local_path
@@ -45,7 +45,13 @@ if TYPE_CHECKING:
 MAIN = "main"
 _ATTEMPTS = 20
 # Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes.
-_PROPERTIES = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
+# Each commit writes the metadata anew. pyiceberg keeps a hundred old files of it, and deletes none that it lists no longer.
+PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
@@ -98,7 +104,7 @@ class Lake:
         except NoSuchTableError:
             try:
                 iceberg_table = self._catalog.create_table(
-                    table.path, Schema(*fields), partition_spec=spec, properties=_PROPERTIES
+                    table.path, Schema(*fields), partition_spec=spec, properties=PROPERTIES
                 )
             except TableAlreadyExistsError:
                 iceberg_table = self._catalog.load_table(table.path)
@@ -110,12 +116,23 @@ class Lake:
                 f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
                 "rename the table in the pipeline, or drop it and land again"
             )
-        self._commit(table, _first_snapshot)
+        self.commit(table, _first_snapshot)
+
+    def load(self, table: Table) -> IcebergTable | None:
+        """The table as Iceberg has it now, None where there is none."""
+        try:
+            return self._catalog.load_table(table.path)
+        except NoSuchTableError:
+            return None
 
     def snapshot(self, table: Table, *, branch: str = MAIN) -> int | None:
         """The id of the newest snapshot of a branch, None where there is none."""
         newest = self._catalog.load_table(table.path).snapshot_by_name(branch)
         return None if newest is None else newest.snapshot_id
+
+    def table_id(self, table: Table) -> str:
+        """What tells the table from one of the same name in another lake."""
+        return str(self._catalog.load_table(table.path).metadata.table_uuid)
 
     def files(self, table: Table, hours: Iterable[datetime] | None = None, *, branch: str = MAIN) -> list[LakeFile]:
         """The files of the given owning hours (for `raw`: ingestion hours), or of all, in the order of hours."""
@@ -151,21 +168,26 @@ class Lake:
 
         Any other hour was never built, or has been lost.
         """
-        try:
-            iceberg_table = self._catalog.load_table(table.path)
-        except NoSuchTableError:
+        iceberg_table = self.load(table)
+        if iceberg_table is None:
             return set()
         return set(self.rows_by_hour(table)) | _empty_hours(iceberg_table)
 
     def inventory(self, table: Table, time: str = "") -> TableInventory:
         """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`."""
-        try:
-            iceberg_table = self._catalog.load_table(table.path)
-        except NoSuchTableError:
+        iceberg_table = self.load(table)
+        if iceberg_table is None:
             return TableInventory()
         files, spans = main_files(iceberg_table, time)
         snapshots = frozenset(snapshot.snapshot_id for snapshot in iceberg_table.snapshots())
-        return TableInventory(files, frozenset(_empty_hours(iceberg_table)), snapshots, spans)
+        return TableInventory(
+            files,
+            frozenset(_empty_hours(iceberg_table)),
+            str(iceberg_table.metadata.table_uuid),
+            snapshots,
+            expired_until(iceberg_table),
+            spans,
+        )
 
     def gone(self, files: Collection[LakeFile]) -> set[str]:
         """The URIs of files that the metadata lists, but the storage has no longer, or with another size."""
@@ -182,7 +204,7 @@ class Lake:
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a new branch of `main`. `main` itself does not change."""
-        self._commit(table, lambda iceberg_table: _restart_branch(iceberg_table, table, branch))
+        self.commit(table, lambda iceberg_table: _restart_branch(iceberg_table, table, branch))
         uris = [uri for hour in hours for uri in files.get(hour, [])]
         self._replace(table, hours, uris, branch)
 
@@ -199,7 +221,7 @@ class Lake:
 
     def drop_branch(self, table: Table, branch: str) -> None:
         """Remove a branch if it exists."""
-        self._commit(table, lambda iceberg_table: _drop_branch(iceberg_table, branch))
+        self.commit(table, lambda iceberg_table: _drop_branch(iceberg_table, branch))
 
     def sweep(self, table: Table, at_work: Callable[[], Collection[str]] = tuple) -> None:
         """Discard the branches of attempts that died. `at_work` names the live attempts; it is called after the listing."""
@@ -210,9 +232,9 @@ class Lake:
     def discard(self, table: Table, branch: str, attempt: str) -> None:
         """Forget a branch and delete the files that the attempt wrote for it; those that it has promoted stay."""
         self.drop_branch(table, branch)
-        filesystem, folder = _located(self.data_uri(table, attempt))
+        filesystem, folder = located(self.data_uri(table, attempt))
         written = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=True))
-        promoted = {_located(file.uri)[1] for file in self._plan(table, None, MAIN)} if written else set()
+        promoted = {located(file.uri)[1] for file in self._plan(table, None, MAIN)} if written else set()
         if promoted.isdisjoint(file.path for file in written):
             if written:
                 filesystem.delete_dir(folder)
@@ -251,10 +273,10 @@ class Lake:
                     ranges = [[span.start.isoformat(), span.end.isoformat()] for span in merge_hours(now_empty)]
                     transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
 
-        self._commit(table, change)
+        self.commit(table, change)
 
-    def _commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
-        """Apply a change to the newest metadata; start over when another writer was faster.
+    def commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
+        """Apply a change to the newest metadata; start over when another writer was faster, LakeConflict after twenty times.
 
         pyiceberg's own retry would commit a plan made for the older state, and an hour would get the rows of both writers.
         """
@@ -277,9 +299,8 @@ class Lake:
                     ) from error
 
     def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
-        try:
-            iceberg_table = self._catalog.load_table(table.path)
-        except NoSuchTableError:
+        iceberg_table = self.load(table)
+        if iceberg_table is None:
             return []
         scan = iceberg_table.scan() if row_filter is None else iceberg_table.scan(row_filter=row_filter)
         if branch != MAIN:
@@ -292,7 +313,7 @@ class Lake:
         )
 
 
-def _located(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+def located(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a URI, and the path in it."""
     local = local_path(uri)
     if local:

@@ -49,6 +49,7 @@ _COLUMNS = {
     "publish_mode": "LowCardinality(String) COMMENT 'attach or insert'",
     "input_digest": "String COMMENT 'Of the names and sizes of the lake files staged; of a landing, the files it read'",
     "snapshot_id": "Nullable(Int64) COMMENT 'Of the lake table, when the hour was written or staged'",
+    "lake_table": "String COMMENT 'UUID of that lake table: snapshots expire, and other lakes may use this ledger'",
     "offsets": "String COMMENT 'Of the topic that the hour was landed from: [start, end) by partition'",
     "reason": "String COMMENT 'Why the repair was asked for, or why the hour was refused'",
     "note": "String COMMENT 'What else to know, such as views that may lack rows'",
@@ -113,6 +114,7 @@ class LedgerEntry:
     publish_mode: str = ""
     input_digest: str = ""
     snapshot_id: int | None = None
+    lake_table: str = ""
     offsets: str = ""
     reason: str = ""
     note: str = ""
@@ -238,17 +240,27 @@ class Ledger:
         """Everything that was promoted of each hour of a lake table, the oldest first."""
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
-            f"code_version, snapshot_id, input_digest FROM {_LEDGER} WHERE target = {{target:String}} "
+            f"code_version, snapshot_id, lake_table, input_digest FROM {_LEDGER} WHERE target = {{target:String}} "
             "AND mode IN ('land', 'build') AND status = 'done' ORDER BY hour, finished_at",
             parameters={"target": target},
             doing="reading the ledger",
         )
         history: dict[datetime, list[Written]] = {}
-        for number, repair, started, finished, kept, count, content, version, snapshot, source in rows:
+        for number, repair, started, finished, kept, count, content, version, snapshot, lake_table, source in rows:
             desired = None if count is None else Fingerprint(count, content)
-            written = Written(repair, started, finished, kept, desired, version, snapshot, source)
+            written = Written(repair, started, finished, kept, desired, version, snapshot, lake_table, source)
             history.setdefault(datetime.fromtimestamp(number, UTC), []).append(written)
         return history
+
+    def snapshots_without_table(self, target: str) -> set[int]:
+        """Snapshots that entries of earlier versions name without their lake table: these entries need them to be known."""
+        rows = self._warehouse.rows(
+            f"SELECT DISTINCT snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND lake_table = '' "
+            "AND snapshot_id IS NOT NULL AND mode IN ('land', 'build') AND status = 'done'",
+            parameters={"target": target},
+            doing="reading the ledger",
+        )
+        return {snapshot for (snapshot,) in rows}
 
     def offsets(self, target: str, hours: Collection[datetime]) -> dict[datetime, Spans]:
         """The offsets that each hour of a raw table was last landed from; hours that came from files are absent."""
