@@ -134,6 +134,11 @@ class Settings(BaseSettings):
         """Where `backfill up` says what it has started."""
         return self.home / "services.json"
 
+    @property
+    def spark_log(self) -> Path:
+        """What the JVMs of Spark print that runs start for themselves."""
+        return self.home / "spark.log"
+
     def project_file(self, name: str) -> Path:
         """The project's own `dagster.yaml` or `workspace.yaml`, else the one that comes with the package."""
         own = self.project / name
