@@ -82,6 +82,9 @@ class Settings(BaseSettings):
         "live", description="live: pipelines land their topics; backfill: the topics of their replays"
     )
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
+    lake_days: int = Field(
+        2, ge=1, description="for how many days the lake keeps what was replaced; longer than any run or reader of it takes"
+    )
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     web_url: str | None = Field(
         None,

@@ -20,11 +20,13 @@ from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
+from backfill_platform.orchestration.jobs.maintenance import keeping, maintenance_asset_key, maintenance_metadata
 from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.orchestration.resources import ignore
 from backfill_platform.orchestration.run_request import REPAIR_TAG, RunRequest
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.maintain import MaintainedTable, maintain
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.repair.undo import UndoScope
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
@@ -105,6 +107,15 @@ class Platform:
         if not result.success:
             raise PermanentError(_error(result))
         done: dict[str, Any] = result.output_for_node(f"{pipeline.name}_undo_op")
+        return done
+
+    def maintain(self, pipeline: Pipeline, *, rehearsal: bool, keep_days: int | None) -> list[MaintainedTable]:
+        """Remove what the lake tables of the pipeline no longer need, and note it in Dagster; a rehearsal does neither."""
+        keep = keeping(Connections(self.settings), self.instance, rehearsal=rehearsal, keep_days=keep_days)
+        done = list(maintain(pipeline, self.lake, self.warehouse, keep))
+        if not rehearsal:
+            noted = dg.AssetMaterialization(maintenance_asset_key(pipeline.name), metadata=maintenance_metadata(done))
+            self.instance.report_runless_asset_event(noted)
         return done
 
     def _definitions(self, listener: Callable[[Event], None]) -> dg.Definitions:
