@@ -38,7 +38,7 @@ def _sizes(files: Iterable[LakeFile]) -> list[int]:
 
 
 def _digests(files: Iterable[LakeFile]) -> dict[str, bytes]:
-    """A digest of each file; of one that cannot be read, its name: it is like no other."""
+    """A digest of each file, empty for one that cannot be read: no file that was just written has that."""
     uris = [file.uri for file in files]
     with ThreadPoolExecutor() as readers:
         return dict(zip(uris, readers.map(_digest, uris), strict=True))
@@ -52,7 +52,7 @@ def _digest(uri: str) -> bytes:
             while chunk := stream.read(_CHUNK):
                 found.update(chunk)
     except OSError:
-        return uri.encode()
+        return b""
     return found.digest()
 
 
