@@ -105,8 +105,8 @@ def main() -> None:
         (
             "# The lake's metadata after a year\n",
             f"`python -m benchmarks.maintenance` on 2 cores ({platform.machine()}): {hours:,} hours of {EVENTS} events, each "
-            f"committed by itself, and {min(REPAIRS, hours // 50)} repairs of 1 to 24 hours; one table with its quarantine, maintained "
-            "after every 24th hour.\n",
+            f"committed by itself, and {min(REPAIRS, hours // 50)} repairs of 1 to 24 hours; one table with its "
+            "quarantine, maintained after every 24th hour.\n",
             f"Data {data / 1e6:.1f} MB, metadata {metadata / 1e6:.2f} MB: **{metadata / data:.1%}** of the data.\n",
             "| hours | s of commits since the line above | s of maintenance | MB of metadata |\n|---|---|---|---|",
             *rows,
