@@ -11,9 +11,10 @@ from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster
 from backfill_platform.adapters.kafka.topic import KafkaTopic, TopicReader
-from backfill_platform.domain.hours import HOUR
+from backfill_platform.adapters.spark.session import FEW_ROWS, sized_for
+from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans
-from backfill_platform.domain.plan import BuildStep, LandStep
+from backfill_platform.domain.plan import Branch, BuildStep, LandStep, source_of
 from backfill_platform.domain.windows import ContiguousRun
 from backfill_platform.repair.build import build
 from backfill_platform.repair.job import RepairJob
@@ -55,8 +56,10 @@ class SparkBuilder:
 
     def land(self, step: LandStep, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
         """Land the hours from the source; `absent` was asked before."""
-        opened = OpenSource(self._source, self._lines)
-        return land(self._spark(), self._lake, self._job.pipeline, opened, hours, self._job.repair_id)
+        opened, spark = OpenSource(self._source, self._lines), self._spark()
+        rows = FEW_ROWS + 1 if self._lines is None else sum(self._lines.values())
+        with sized_for(spark, rows):
+            return land(spark, self._lake, self._job.pipeline, opened, hours, self._job.repair_id)
 
     def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
         """The versions of the files of the raw hours; messages of a topic never change."""
@@ -68,7 +71,17 @@ class SparkBuilder:
 
     def build(self, step: BuildStep, runs: Collection[ContiguousRun]) -> BuiltHours:
         """Compute the hours of the runs."""
-        return build(self._spark(), self._lake, self._job, step, tuple(runs))
+        spark, rows = self._spark(), self._rows_around(step, runs)
+        with sized_for(spark, rows):
+            return build(spark, self._lake, self._job, step, tuple(runs))
+
+    def _rows_around(self, step: BuildStep, runs: Collection[ContiguousRun]) -> int:
+        """How many rows the lake has in the hours that are built and those around them that their window needs."""
+        source = step.node.reads
+        if source is None or source_of(step) is Branch.REPAIR:
+            return FEW_ROWS + 1
+        around = step.node.window.around(HourRange.covering([hour for run in runs for hour in run.hours]))
+        return sum(self._lake.rows_by_hour(source, around).values())
 
     @cached_property
     def _source(self) -> Source:
