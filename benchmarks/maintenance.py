@@ -2,7 +2,7 @@
 
 Files have 24 events, as in `benchmarks.year`. Each hour is committed as a repair does it: onto a branch, then to `main`.
 Maintenance keeps what was replaced within the last 48 commits, as two days of hourly commits would be kept. Without an argument
-a year is taken; `python -m benchmarks.maintenance 720` takes a month.
+a year is taken; `python -m benchmarks.maintenance 720` takes a month. The year takes most of an hour.
 """
 
 import platform

@@ -17,6 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import (
     BinaryType,
@@ -46,11 +47,13 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 _ATTEMPTS = 20
-# Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes.
+# Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes. They
+# stay small, because each merge and each repair writes those that it touches anew.
 # Each commit writes the metadata anew. pyiceberg keeps a hundred old files of it, and deletes none that it lists no longer.
 PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": "131072",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "5",
 }
@@ -228,8 +231,14 @@ class Lake:
         delete_files(file.uri for file in staged if file.hour in same and file.uri not in on_main)
 
     def drop_branch(self, table: Table, branch: str) -> None:
-        """Remove a branch if it exists."""
-        self.commit(table, lambda iceberg_table: _drop_branch(iceberg_table, branch))
+        """Remove a branch if it exists, with the metadata that only it has."""
+        unneeded: list[str] = []
+
+        def change(iceberg_table: IcebergTable) -> None:
+            unneeded[:] = _drop_branch(iceberg_table, branch)
+
+        self.commit(table, change)
+        delete_files(unneeded)
 
     def sweep(self, table: Table, at_work: Callable[[], Collection[str]] = tuple) -> None:
         """Discard the branches of attempts that died. `at_work` names the live attempts; it is called after the listing."""
@@ -341,9 +350,23 @@ def _restart_branch(iceberg_table: IcebergTable, table: Table, branch: str) -> N
     changes.create_branch(current.snapshot_id, branch).commit()
 
 
-def _drop_branch(iceberg_table: IcebergTable, branch: str) -> None:
-    if iceberg_table.snapshot_by_name(branch) is not None:
-        iceberg_table.manage_snapshots().remove_branch(branch).commit()
+def _drop_branch(iceberg_table: IcebergTable, branch: str) -> list[str]:
+    """Remove a branch with the snapshots that only it has; the metadata files that nothing names any more then."""
+    snapshot = iceberg_table.snapshot_by_name(branch)
+    if snapshot is None:
+        return []
+    of_main = {entry.snapshot_id for entry in iceberg_table.metadata.snapshot_log}
+    own, files = [], []
+    while snapshot is not None and snapshot.snapshot_id not in of_main:
+        own.append(snapshot.snapshot_id)
+        files += [one.manifest_path for one in snapshot.manifests(iceberg_table.io) if one.added_snapshot_id in own]
+        files.append(snapshot.manifest_list)
+        snapshot = iceberg_table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id else None
+    with iceberg_table.transaction() as transaction:
+        ManageSnapshots(transaction).remove_branch(branch).commit()
+        if own:
+            ExpireSnapshots(transaction).by_ids(own).commit()
+    return files
 
 
 def _between(column: str, start: datetime, end: datetime) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.fs
 from pyiceberg.table.update.snapshot import ExpireSnapshots
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
 from backfill_platform.adapters.iceberg.lake import MAIN, PROPERTIES, Lake
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 _ENDINGS = (".parquet", ".avro", ".metadata.json")  # files of other kinds are somebody else's
 _READERS = 8
 _AT_ONCE = 1000  # pyiceberg looks each snapshot up from the first one on
+
+
+# A repair that ends deletes the metadata of its branch; who reads it at that moment looks again.
+_reading_again = retry(retry=retry_if_exception_type(FileNotFoundError), stop=stop_after_attempt(5), reraise=True)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Unneeded:
         return sum(file.bytes for file in self.files)
 
 
+@_reading_again
 def find_unneeded(lake: Lake, table: Table, needed: Needed) -> Unneeded:
     """What the table does not need any more; nothing where it does not exist. Changes nothing."""
     before = lake.load(table)
@@ -106,6 +112,12 @@ def remove_unneeded(lake: Lake, table: Table, needed: Needed) -> Unneeded:
     if not found.branches and not found.snapshots and not found.files:
         return found
     lake.commit(table, lambda iceberg_table: _forget(iceberg_table, found, needed))
+    return _delete_of(lake, table, needed, found)
+
+
+@_reading_again
+def _delete_of(lake: Lake, table: Table, needed: Needed, found: Unneeded) -> Unneeded:
+    """Delete the files that are still not needed, now that the snapshots are gone; what was done."""
     after = lake.load(table)
     if after is None:
         return found

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,7 +87,7 @@ def test_what_is_young_stays(lake: Lake, table: Table) -> None:
     now = datetime.now(UTC)
     repair(lake, "r2", {0: 11})
     done = remove_unneeded(lake, table, needed(until=now))
-    assert len(done.snapshots) == 2, "the first, empty one, and that of the first branch"
+    assert len(done.snapshots) == 1, "the first, empty one"
     assert sum(path.suffix == ".parquet" for path in stored(lake)) == 2, "who began before the second may read the first"
 
 
@@ -176,6 +177,35 @@ def test_commits_of_others_meanwhile_are_kept(lake: Lake, table: Table) -> None:
     remove_unneeded(lake, table, Needed(datetime.now(UTC) + LATER, at_work=at_work))
     assert lake.rows_by_hour(table) == {hour(0): 12, hour(1): 5}
     assert sum(rows(lake).values()) == 17
+
+
+def test_a_branch_takes_its_metadata_along(lake: Lake, table: Table) -> None:
+    repair(lake, "r1", {0: 10})
+    before = {path for path in stored(lake) if path.suffix == ".avro"}
+    repair(lake, "dead", {0: 11, 1: 3}, promote=False)
+    lake.drop_branch(table, "dead")
+    assert {path for path in stored(lake) if path.suffix == ".avro"} == before
+    assert lake.rows_by_hour(table) == {hour(0): 10}
+    assert sum(rows(lake).values()) == 10
+
+
+def test_a_look_while_a_branch_goes_looks_again(lake: Lake, table: Table) -> None:
+    """Its metadata is read after the branch was listed, and is gone by then."""
+    repair(lake, "r1", {0: 10})
+    repair(lake, "r2", {0: 11}, promote=False)
+    loaded, load = [0], lake.load
+
+    def load_and_drop(of: Table) -> Any:
+        found = load(of)
+        loaded[0] += 1
+        if loaded[0] == 2:
+            lake.drop_branch(table, "r2")
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lake, "load", load_and_drop)
+        assert find_unneeded(lake, table, needed("r2")).branches == frozenset()
+    assert loaded[0] > 2, "it has looked again"
 
 
 def test_metadata_is_bounded_however_many_commits_there_were(lake: Lake, table: Table) -> None:
