@@ -87,7 +87,7 @@ def _show_totals(result: "RunResult") -> None:
         (
             *(one.name, len(one.done), len(one.changed) if one.in_warehouse else "", len(one.failed) or ""),
             *(one.sums.get(name, "") for name in _SUMS),
-            round(report.seconds.get(one.asset, 0), 1),
+            f"{report.seconds.get(one.asset, 0):.1f}",
         )
         for one in report.assets.values()
     ]

@@ -26,7 +26,7 @@ _MASKS = (
     (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),
     (re.compile(r"\b20(?!26-01)\d\d-\d\d-\d\d \d\d:\d\d(:\d\d)?"), "TIME"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
-    (re.compile(r"kill \d+|\bin \d+ s\b|after \d+ s\b"), "NUMBER"),
+    (re.compile(r"kill \d+|\bin \d+ s\b|after \d+ s\b|\b\d+\.\d(?= │$|\s+│$)"), "NUMBER"),
     (re.compile(r"[━┃┏┓┳╇┡┩│└┘┴─┌┐┬├┤┼╪]+"), " "),
 )
 

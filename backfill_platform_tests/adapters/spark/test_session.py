@@ -1,9 +1,10 @@
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.spark.session import OPTIONS, connect_server_command, session_options
+from backfill_platform.adapters.spark.session import FEW_ROWS, OPTIONS, connect_server_command, session_options, sized_for
 from backfill_platform.orchestration.resources import build_resources
 from backfill_platform.settings import Settings
 
@@ -20,6 +21,24 @@ def test_a_session_reads_and_writes_utc_whatever_the_machine_is_set_to(spark: "S
     assert (
         spark.sql("SELECT date_format(timestamp_seconds(0), 'yyyy-MM-dd HH:mm') AS t").collect()[0]["t"] == "1970-01-01 00:00"
     )
+
+
+def test_few_rows_are_computed_in_few_tasks_and_the_session_is_as_before(spark: "SparkSession") -> None:
+    def tasks() -> int:
+        moved = spark.range(10_000).repartition(F.col("id") % 100)
+        return moved.select(F.spark_partition_id().alias("task")).distinct().count()
+
+    names = ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions")
+    before, usual = [spark.conf.get(name) for name in names], tasks()
+    with sized_for(spark, FEW_ROWS):
+        assert tasks() == 2
+    assert usual == 1, "adaptive execution puts small partitions together"
+    assert [spark.conf.get(name) for name in names] == before
+    with sized_for(spark, FEW_ROWS + 1):
+        assert tasks() == usual
+    with pytest.raises(ValueError, match="as a job fails"), sized_for(spark, 1):
+        raise ValueError("as a job fails")
+    assert [spark.conf.get(name) for name in names] == before
 
 
 def test_a_connect_session_takes_the_options_of_its_server() -> None:
