@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from backfill_platform.cli import terminal
 from backfill_platform.domain.hours import format_hour, merge_hours
 from backfill_platform.domain.plan import AssetPath
-from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
+from backfill_platform.repair.outcomes import NEEDS, Event, HourOutcome, StepFinished
 from backfill_platform.reports.facts import SAMPLES, tables_of
 from backfill_platform.reports.render import last_lines
-from backfill_platform.reports.words import hours_in_words, more
+from backfill_platform.reports.words import hours_in_words, more, plural
 
 if TYPE_CHECKING:
     from backfill_platform.cli.platform import RunResult
@@ -94,6 +94,8 @@ def _show_totals(result: "RunResult") -> None:
     hours = merge_hours({outcome.hour for outcome in report.outcomes})
     title = f"{report.subject.pipeline.name} {', '.join(map(str, hours[:3]))}"
     terminal.show_table(title, ("asset", "hours", "changed", "not done", *_SUMS, "seconds"), rows)
+    for how in dict.fromkeys(f"{'/'.join(step.step.asset)}: {step.published_by}" for step in result.steps if step.published_by):
+        terminal.show_text(f"  {how}")
     for one in report.assets.values():
         if one.in_warehouse and one.changed:
             _show_difference(result, one)
@@ -137,13 +139,23 @@ def _totals(outcomes: Iterable[HourOutcome]) -> dict[str, tuple[float, float]]:
 
 
 def _show_reasons(outcomes: Iterable[HourOutcome], *, every: bool) -> None:
-    """Why hours were not done, those of an asset that have the same reason together."""
+    """Why hours were not done, those of an asset that have the same reason together.
+
+    Hours that only wait for others are counted: the reason of those is told already.
+    """
     alike: dict[tuple[AssetPath, str], list[datetime]] = {}
+    waiting, told = 0, set[str]()
     for outcome in outcomes:
-        if outcome.error:
+        _, needs, cause = outcome.error.partition(": ") if outcome.error.startswith(NEEDS) else ("", "", "")
+        if needs and cause in told and not every:
+            waiting += 1
+        elif outcome.error:
+            told.add(outcome.error)
             alike.setdefault((outcome.asset, outcome.error), []).append(outcome.hour)
     rows = [("/".join(asset), hours_in_words(hours), why) for (asset, why), hours in alike.items()]
     shown = rows if every else rows[:_MOST_LINES]
     if rows:
         left = more(len(rows) - len(shown), "reasons: --details")
         terminal.show_table(f"not done{' ' if left else ''}{''.join(left)}", ("asset", "hours", "why"), shown)
+    if waiting:
+        terminal.show_text(f"  and {plural(waiting, 'hour')} of tables that need them")

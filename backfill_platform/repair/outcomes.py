@@ -19,6 +19,7 @@ Fact = int | float | str | bool
 # Checks of hours that block nothing: what the detector finds, and what waits for a person's approval.
 NO_GAP = "no_gap"
 NO_PENDING_APPROVAL = "no_pending_approval"
+NEEDS = "it needs"  # begins the error of an hour that waits for an hour of another table; after a colon comes the cause
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,22 @@ from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.errors import UsageError
 from backfill_platform.repair.job import RepairJob
-from backfill_platform.repair.outcomes import Event, HourOutcome, HoursCommitted, LakeHour, Reading, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import (
+    NEEDS,
+    Event,
+    HourOutcome,
+    HoursCommitted,
+    LakeHour,
+    Reading,
+    StepFinished,
+    StepStarted,
+)
 from backfill_platform.repair.ports import RepairServices, TargetTask
 from backfill_platform.repair.write_audit_promote import HourAudit
 
 _NEVER_BUILT = (
     "the hour was never built, so the rows of its other tenants are not known; build it for all tenants first (without tenants)"
 )
-
-_NEEDS = "it needs"
 
 
 @dataclass(frozen=True)
@@ -253,8 +260,8 @@ def _failed_hours(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcom
 
 def _waiting(step: Step, hour: datetime, table: Table, because: HourOutcome) -> HourOutcome:
     """An hour that needs another one, with the first cause: texts do not grow along the flow."""
-    known = because.due is not None or because.error.startswith(_NEEDS)
-    cause = because.error if known else f"{_NEEDS} {table} of {format_hour(because.hour)}: {because.error}"
+    known = because.due is not None or because.error.startswith(NEEDS)
+    cause = because.error if known else f"{NEEDS} {table} of {format_hour(because.hour)}: {because.error}"
     return HourOutcome(step.asset, hour, cause, due=because.due)
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -16,7 +17,7 @@ from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import make_plan
 from backfill_platform.examples import clickstream
-from backfill_platform.repair.outcomes import Event, HourOutcome, LakeHour, StepFinished, StepStarted, TargetHour
+from backfill_platform.repair.outcomes import NEEDS, Event, HourOutcome, LakeHour, StepFinished, StepStarted, TargetHour
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
 
 START = datetime(1998, 5, 1, tzinfo=UTC)
@@ -113,3 +114,15 @@ def test_the_document_has_all_hours_and_the_verdict(shown: io.StringIO) -> None:
     run_output.show_document([month()])
     document = json.loads(shown.getvalue())
     assert (len(document["hours"]), document["success"]) == (1440, False)
+
+
+def test_hours_that_wait_for_a_lost_one_are_counted(shown: io.StringIO) -> None:
+    result = month()
+    why = f"{NEEDS} transformed/sessions of 1998-05-03T00: {LOST}"
+    waiting = tuple(
+        replace(outcome, error=why) if outcome.error and outcome.asset[0] == "warehouse" else outcome
+        for outcome in result.outcomes
+    )
+    run_output.show_results([replace(result, outcomes=waiting)], details=False)
+    assert shown.getvalue().count(LOST) == 1
+    assert "  and 3 hours of tables that need them" in shown.getvalue().splitlines()
