@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.contents import UNFIT
 from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.rows import error_of_task
@@ -59,8 +60,9 @@ def _land(
 ) -> dict[datetime, HourAudit]:
     raw, rules = pipeline.raw, pipeline.rules(pipeline.raw.name)
     table, source, read = raw.table, opened.source, opened.lines
-    lines, seen = source.lines(spark, hours), Observation()
-    parsed = raw.parse(lines if read is not None else lines.observe(seen, F.count("*").alias("lines")))
+    lines, seen = source.lines(spark, hours, raw.taken), Observation()
+    given = lines if read is not None else lines.observe(seen, F.count("*").alias("lines"))
+    parsed = raw.parse(given) if raw.parse else given
     if dropped := [name for name in lines.columns if name not in parsed.columns]:
         raise SpecError(f"{table}: the parser must keep the columns it is given; it drops {', '.join(dropped)}")
     placed = source.ingestion_hour(F.col(raw.event_time))
@@ -69,16 +71,17 @@ def _land(
     require_columns(parsed.drop(*given_only), rules, str(table))
     if isinstance(source, ArchiveFile) and read is not None:
         # Which hour a line belongs to is known when it is parsed, so its hours are counted by a pass of their own.
-        given, read = sum(read.values()), _lines_by_hour(parsed, table.hour)
-        _each_once(table, given, sum(read.values()))
+        counted_before, read = sum(read.values()), _lines_by_hour(parsed, table.hour)
+        _each_once(table, counted_before, sum(read.values()))
     own = (
         RowRule(source.missing_place, lambda: ~F.col("_unplaced")),
         RowRule(source.undecodable, lambda: ~F.col("undecodable")),
     )
-    rules = replace(rules, rows=(*rules.rows, *own))
+    judged = _unless_unfit(rules.rows, raw.taken) if UNFIT in lines.columns else rules.rows
+    rules = replace(rules, rows=(*judged, *own))
     parsed = parsed.withColumn("_unplaced", placed.isNull() & F.col(raw.event_time).isNotNull())
     # What is kept in memory are the rows; the lines only of those that go to quarantine.
-    payload = F.when(~is_good(), source.payload()).alias(_PAYLOAD)
+    payload = F.when(~is_good(), source.payload(lines.columns)).alias(_PAYLOAD)
     marked = mark_failures(owned(parsed, table.hour, hours), rules).select(*table.column_names, FAILED, payload)
     measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
     options = WriteOptions(F.col(_PAYLOAD), measures, sort_by=(raw.event_time,))
@@ -89,6 +92,23 @@ def _land(
         if counted is None or counted["lines"] != returned:  # a task that Spark has run twice was seen twice
             _each_once(table, lines.count(), returned)
     return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
+
+
+def _unless_unfit(rules: tuple[RowRule, ...], taken: Mapping[str, str]) -> tuple[RowRule, ...]:
+    """The rules of the schema for rows of records that could be read and fit, and rules that name what does not.
+
+    A value that does not fit is NULL in the row: that it is missing would be the wrong reason.
+    """
+    unfit = F.col(UNFIT)
+
+    def unless(rule: RowRule) -> RowRule:
+        return replace(rule, holds=lambda: unfit.isNotNull() | F.col("undecodable") | rule.holds())
+
+    def fits(reason: str, name: str) -> RowRule:
+        return RowRule(reason, lambda: unfit.isNull() | ~F.array_contains(unfit, name))
+
+    own = [fits(f"{name}: does not fit {kind}", name) for name, kind in taken.items()]
+    return (*map(unless, rules), fits("record: cannot be read", ""), *own)
 
 
 def _each_once(table: Table, given: int, returned: int) -> None:

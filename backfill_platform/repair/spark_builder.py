@@ -49,7 +49,7 @@ class SparkBuilder:
         """The raw hours that cannot be landed now, each with the reason."""
         if isinstance(self._source, TopicReader):
             return self._source.absent(hours)
-        inspection = self._source.inspect(hours)
+        inspection = self._source.inspect(hours, self._job.pipeline.raw.taken)
         self._lines = inspection.lines
         return dict(inspection.absent)
 

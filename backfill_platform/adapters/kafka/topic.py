@@ -135,8 +135,11 @@ class TopicReader:
     def _config(self) -> dict[str, str]:
         return self._cluster.topic_config(self._topic)
 
-    def lines(self, spark: SparkSession, hours: Collection[datetime]) -> DataFrame:
-        """The messages of the hours, each once: `line`, `undecodable`, `file_hour` and the columns of the message."""
+    def lines(self, spark: SparkSession, hours: Collection[datetime], taken: Mapping[str, str] | None = None) -> DataFrame:
+        """The messages of the hours, each once: `line`, `undecodable`, `file_hour` and the columns of the message.
+
+        Nothing is `taken` from messages by name: a pipeline parses them.
+        """
         slices = [
             Slice(hour, span.partition, start, min(start + _MOST_MESSAGES, span.end))
             for hour in sorted(hours)
@@ -158,7 +161,7 @@ class TopicReader:
         """The hour of the message's offset, regardless of the time of the event."""
         return F.col("file_hour")
 
-    def payload(self) -> Column:
+    def payload(self, given: Collection[str] = ()) -> Column:
         """The payload of a quarantine row: the message with its position, as JSON; key and payload in base64."""
         return F.to_json(
             F.struct(
