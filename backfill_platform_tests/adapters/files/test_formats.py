@@ -360,7 +360,16 @@ def test_deeply_nested_json_is_a_record_or_none_whatever_stands_beside_it(spark:
         assert got.get(flat, ("b", None)) == ("b", None)
 
 
+def test_numbers_that_json_does_not_have_make_no_record(spark: "SparkSession", tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for number in ("NaN", "Infinity", "-Inf", "01", "+1", ".5", "1e"):
+        path.write_text('{"user": "a", "x": ' + number + "}\n")
+        assert [row[:2] for row in values(spark, path, JsonLines(), TAKEN)] == [(None, [""])], number
+
+
 def test_a_line_with_two_objects_is_no_record(spark: "SparkSession", tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text('{"user": "a"}{"user": "b"}\n\n{"user": "c"}\n')
     assert [row[:2] for row in values(spark, path, JsonLines(), TAKEN)] == [(None, [""]), (None, [""]), ("c", None)]
+    path.write_text('{"user": "a"}{"user": "b"}\n{"user": "c"}\n')
+    assert [row[:2] for row in values(spark, path, JsonLines(), TAKEN)] == [(None, [""]), ("c", None)]
