@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from pandera.pyspark import DataFrameModel
 
-from backfill_platform.adapters.files.contents import GIVEN
 from backfill_platform.adapters.files.formats import Text
 from backfill_platform.adapters.files.hourly import FileSource
+from backfill_platform.adapters.iceberg.source_table import IcebergTable
 from backfill_platform.adapters.kafka.consumer import Handler
 from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
+from backfill_platform.adapters.records.frames import GIVEN
 from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.adapters.sql.query import SqlQuery
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.code_version import code_digest
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Schema = type[DataFrameModel]
+DeclaredSource = FileSource | KafkaTopic | IcebergTable | SqlQuery
 
 _TYPES: Mapping[str, ColumnType] = {
     "boolean": ColumnType.BOOLEAN,
@@ -130,7 +133,7 @@ class Pipeline:
     description: str
     start: datetime
     end: datetime | None
-    source: FileSource | KafkaTopic
+    source: DeclaredSource
     raw: RawTable
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
@@ -181,7 +184,7 @@ class Pipeline:
         """Refuse a source of lines or messages without a parser, and columns that records cannot be taken into."""
         if self.raw.parse:
             return
-        if isinstance(self.source, KafkaTopic) or isinstance(self.source.format, Text):
+        if isinstance(self.source, KafkaTopic) or isinstance(getattr(self.source, "format", None), Text):
             raise SpecError(
                 f"pipeline {self.name}: its source gives lines, so {self.raw.name} needs a parse that takes them apart"
             )
@@ -275,7 +278,8 @@ class Pipeline:
         return code_digest(function, window, columns, checks, *(rule.holds for rule in declared.rules))
 
     def _how_taken(self) -> str:
-        return "" if isinstance(self.source, KafkaTopic) else repr(self.source.format)
+        """What decides how records become rows, besides the table itself: a format, or which rows are asked for."""
+        return repr(getattr(self.source, "format", self.source))
 
     @property
     def tables(self) -> tuple[Table, ...]:

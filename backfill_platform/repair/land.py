@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.files.contents import UNFIT
-from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
+from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.rows import error_of_task
-from backfill_platform.adapters.kafka.topic import TopicReader
+from backfill_platform.adapters.records.frames import UNFIT
 from backfill_platform.adapters.spark.checks import FAILED, RowRule, is_good, mark_failures, require_columns
 from backfill_platform.adapters.spark.observed import observed
+from backfill_platform.adapters.sql.query_rows import SourceFailed
 from backfill_platform.domain.tables import Table
-from backfill_platform.errors import CheckFailed, SpecError
+from backfill_platform.errors import CheckFailed, PreconditionError, SpecError
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.sources import Source
 from backfill_platform.repair.write_audit_promote import HourAudit, WriteOptions, owned, write_and_audit
 
 if TYPE_CHECKING:
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 
 _PAYLOAD = "_payload"
 
-Source = ArchiveFile | HourlyFiles | TopicReader
-
 
 @dataclass(frozen=True)
 class OpenSource:
-    """A source, and the lines that a look through its files has counted; None for a topic, which is counted as it is read."""
+    """A source, and the lines that a look at it has counted; None for a topic, which is counted as it is read."""
 
     source: Source
     lines: Mapping[datetime, int] | None = None
@@ -45,12 +44,12 @@ def land(
 
     Each line of the source belongs to exactly one ingestion hour, so landing hours together or apart gives the same rows.
     Raises CheckFailed when the parser does not return each line once, SpecError when it drops the columns it was given, and
-    KafkaUnavailable or PreconditionError for what happens while a topic is read.
+    KafkaUnavailable or PreconditionError for what happens while a topic or a database is read.
     """
     try:
         return _land(spark, lake, pipeline, opened, hours, repair)
     except Exception as error:
-        if told := error_of_task(error):
+        if told := error_of_task(error) or _refusal_of(error):
             raise told from error
         raise
 
@@ -92,6 +91,12 @@ def _land(
         if counted is None or counted["lines"] != returned:  # a task that Spark has run twice was seen twice
             _each_once(table, lines.count(), returned)
     return {hour: _all_lines(audit, read.get(hour, 0)) for hour, audit in audits.items()}
+
+
+def _refusal_of(error: Exception) -> PreconditionError | None:
+    """What a database has said to a task, from Spark's report of it; None where it is another error."""
+    _, separator, text = str(error).partition(f"{SourceFailed.__name__}: ")
+    return PreconditionError(f"the query of the source failed: {text.splitlines()[0]}") if separator else None
 
 
 def _unless_unfit(rules: tuple[RowRule, ...], taken: Mapping[str, str]) -> tuple[RowRule, ...]:

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 import pyarrow.fs
 import pyarrow.orc
 import pyarrow.parquet
-from pyspark import cloudpickle
-from pyspark.sql import functions as F
 
-from backfill_platform.adapters.files import avro_container, fitting, records, taking, unpacking
+from backfill_platform.adapters.files import avro_container, json_lines, record_files, unpacking
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet, Tabular, Text
 from backfill_platform.adapters.files.integrity import MOST_RATIO, MOST_UNPACKED, LookedThrough, look_through
 from backfill_platform.adapters.files.own_columns import columns_of, own_columns
-from backfill_platform.adapters.files.records import MissingColumn, Reading, Unreadable, pieces_of
-from backfill_platform.adapters.files.taking import Taken
+from backfill_platform.adapters.files.record_files import MissingColumn, Reading, Unreadable, pieces_of
 from backfill_platform.adapters.files.text import read_lines
+from backfill_platform.adapters.records import fitting, taking
+from backfill_platform.adapters.records.frames import UNFIT, declared, let_travel, rows_of
+from backfill_platform.adapters.records.taking import Taken
 from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-UNFIT = "_unfit"
-GIVEN = ("line", "undecodable", "file_hour", UNFIT)  # what rows have besides the columns of their records
 _PYTHON_NAMES = {"UTF-8": "utf-8", "ISO-8859-1": "latin-1"}
 
 
@@ -94,10 +92,11 @@ class Contents:
         if isinstance(self.format, JsonLines):
             return _json_rows(read_lines(spark, files, self.encoding), taken)
         own = {} if taken else own_columns(files, self._reading(()))
-        if clash := sorted(set(taken or own) & set(GIVEN)):
-            raise SpecError(f"the files have a column named {', '.join(clash)}, which is the platform's; take columns by name")
         reading = self._reading(taken or own)
-        return _record_rows(spark, files, replace(reading, may_lack=tuple(own)) if own else reading, taken or own)
+        reading = replace(reading, may_lack=tuple(own)) if own else reading
+        let_travel(avro_container, record_files, unpacking)
+        places = [(uri, int(hour.timestamp())) for uri, hour in files.items()]
+        return rows_of(spark, places, "_uri string, _epoch bigint", record_files.place_reader(reading), taken or own)
 
     def _reading(self, columns: Collection[str]) -> Reading:
         assert isinstance(self.format, Tabular)
@@ -125,25 +124,6 @@ def _counted(uri: str, size: int, reading: Reading) -> int | None:
 def _json_rows(lines: DataFrame, taken: Taken) -> DataFrame:
     if not taken:
         return lines
-    _let_travel()
-    schema = ", ".join([*_declared(taken), f"{UNFIT} array<string>", *_declared(dict(lines.dtypes))])
-    return lines.mapInArrow(taking.records_of_lines(dict(taken)), schema)
-
-
-def _record_rows(spark: SparkSession, files: Mapping[str, datetime], reading: Reading, taken: Taken) -> DataFrame:
-    _let_travel()
-    rows = [(uri, int(hour.timestamp())) for uri, hour in files.items()]
-    given = spark.createDataFrame(rows, "_uri string, _epoch bigint").repartition(max(1, min(len(rows), 64)), "_uri")
-    schema = ", ".join([*_declared(taken), f"{UNFIT} array<string>, line string, undecodable boolean, _epoch bigint"])
-    found = given.mapInArrow(taking.records_of_files(reading, dict(taken)), schema)
-    return found.withColumn("file_hour", F.timestamp_seconds("_epoch")).drop("_epoch")
-
-
-def _declared(columns: Mapping[str, str]) -> list[str]:
-    return [f"`{name.replace('`', '``')}` {kind}" for name, kind in columns.items()]
-
-
-def _let_travel() -> None:
-    """Python workers elsewhere may not have this package."""
-    for module in (avro_container, fitting, records, taking, unpacking):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    let_travel(fitting, taking, json_lines)
+    schema = ", ".join([*declared(taken), f"{UNFIT} array<string>", *declared(dict(lines.dtypes))])
+    return lines.mapInArrow(json_lines.records_of_lines(dict(taken)), schema)

@@ -8,7 +8,7 @@ machine land: a link that leads out of the folder is no file. A link that the de
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 import pyarrow.fs
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.files.contents import GIVEN, Contents
+from backfill_platform.adapters.files.contents import Contents
 from backfill_platform.adapters.files.formats import FileFormat, Text
 from backfill_platform.adapters.files.integrity import LookedThrough
 from backfill_platform.adapters.files.patterns import files_of, fixed_folder, located, named
-from backfill_platform.adapters.files.taking import Taken
+from backfill_platform.adapters.records.frames import payload
+from backfill_platform.adapters.records.inspection import Inspection
+from backfill_platform.adapters.records.taking import Taken
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.offsets import Spans
 from backfill_platform.domain.uris import local_path
@@ -35,17 +37,6 @@ if TYPE_CHECKING:
 _NOTHING: Taken = {}
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """What a look through the files of hours found: the hours that cannot be landed, with the reason, and the lines of others.
-
-    The lines of an archive are those of all its hours, below its first one. Headers are not counted. A record is a line.
-    """
-
-    absent: Mapping[datetime, str] = field(default_factory=dict)
-    lines: Mapping[datetime, int] = field(default_factory=dict)
-
-
 class _Files:
     """What both kinds of file sources have in common."""
 
@@ -54,9 +45,7 @@ class _Files:
 
     def payload(self, given: Collection[str]) -> "Column":
         """The payload of a quarantine row with the columns `given`: the line as it came, or the columns of a record as JSON."""
-        columns = [name for name in given if name not in GIVEN]
-        line = F.col("line")
-        return F.coalesce(line, F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})) if columns else line
+        return payload(given)
 
     def spans(self, hour: datetime) -> Spans:
         """Files have no offsets."""

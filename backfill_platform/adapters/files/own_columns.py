@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
 
 from backfill_platform.adapters.files.avro_container import Container
-from backfill_platform.adapters.files.records import CsvRecords, Reading
+from backfill_platform.adapters.files.record_files import CsvRecords, Reading
 from backfill_platform.adapters.files.unpacking import place_of
+from backfill_platform.adapters.records.fitting import kind_of
 
 _AVRO = {"boolean": "boolean", "int": "bigint", "long": "bigint", "float": "double", "double": "double", "bytes": "binary"}
 
@@ -45,22 +45,7 @@ def columns_of(uri: str, reading: Reading) -> dict[str, str]:
             schema = pyarrow.orc.ORCFile(source).schema
         else:
             schema = pyarrow.parquet.ParquetFile(source).schema_arrow
-    return {field.name: _of_arrow(field.type) for field in schema}
-
-
-def _of_arrow(given: pa.DataType) -> str:
-    given = given.value_type if pa.types.is_dictionary(given) else given
-    if pa.types.is_boolean(given):
-        return "boolean"
-    if pa.types.is_integer(given) and given != pa.uint64():
-        return "bigint"
-    if pa.types.is_floating(given):
-        return "double"
-    if pa.types.is_timestamp(given) or pa.types.is_date(given):
-        return "timestamp"
-    if pa.types.is_binary(given) or pa.types.is_large_binary(given) or pa.types.is_fixed_size_binary(given):
-        return "binary"
-    return "string"
+    return {field.name: kind_of(field.type) for field in schema}
 
 
 def _of_avro(given: Any, unit: int) -> str:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.kafka.cluster import Cluster, Log, OpenCluster, milliseconds
 from backfill_platform.adapters.kafka.payload import Payload, Text
 from backfill_platform.adapters.kafka.rows import Slice, read_messages
+from backfill_platform.adapters.records.inspection import Inspection
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
 from backfill_platform.domain.offsets import Span, Spans
 from backfill_platform.errors import PreconditionError
@@ -90,6 +91,14 @@ class TopicReader:
             last = log.stable if end is None else end
             spans.append(Span(partition, last if start is None else min(start, last), last))
         return tuple(spans)
+
+    def inspect(self, hours: Iterable[datetime], taken: Mapping[str, str]) -> Inspection:
+        """The hours that cannot be landed. Messages are counted as they are read."""
+        return Inspection(self.absent(hours), None)
+
+    def versions(self, hours: Iterable[datetime]) -> dict[datetime, str]:
+        """None: messages of a topic never change."""
+        return {}
 
     def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
         """The hours that cannot be landed, with the reason: not over, held back by a transaction, or no longer retained."""

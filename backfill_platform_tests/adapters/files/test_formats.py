@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.files import avro_container, records
+from backfill_platform.adapters.files import avro_container, record_files
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
 from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
 from backfill_platform.domain.hours import HourRange
@@ -133,6 +133,7 @@ def values(spark: "SparkSession", path: Path, format_: FileFormat, taken: dict[s
     source = ArchiveFile(local_uri(path), HourRange(hour(0), hour(1)), format=format_, **more)
     found = source.inspect([hour(0)], taken)
     assert found.absent == {}
+    assert found.lines is not None
     rows = source.lines(spark, [hour(0)], taken)
     times = {name: F.unix_micros(name).alias(name) for name, kind in taken.items() if kind == "timestamp"}
     got = rows.select(*(times.get(name, F.col(f"`{name}`")) for name in taken), "_unfit", "undecodable", "line").collect()
@@ -296,7 +297,7 @@ def test_times_of_avro_may_be_beyond_the_years_of_python(spark: "SparkSession", 
 
 
 def test_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((avro_container, "MOST_UNPACKED"), (records, "MOST_UNPACKED")):
+    for module, name in ((avro_container, "MOST_UNPACKED"), (record_files, "MOST_UNPACKED")):
         monkeypatch.setattr(module, name, 1 << 20)
     monkeypatch.setattr("backfill_platform.adapters.files.contents.MOST_UNPACKED", 1 << 20)
     same = ["x" * 1000] * 20_000
@@ -333,7 +334,7 @@ def test_a_parser_gets_the_own_columns_of_the_records(spark: "SparkSession", tmp
     assert kinds == {"userId": "string", "n": "string", "at": "timestamp", "more": "double"}
     assert sorted(map(tuple, rows.select("n", "userId", "more").collect())) == [("1", "a", None), ("x", None, 0.5)]
     (tmp_path / f"{hour(0):%H}" / "3").write_bytes(parquet(line=["x"]))
-    with pytest.raises(SpecError, match="have a column named line, which is the platform's"):
+    with pytest.raises(SpecError, match="the records have a column named line"):
         source.lines(spark, [hour(0)])
     lines = tmp_path / "x.jsonl"
     lines.write_text('{"a": 1}\n')

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from backfill_platform.adapters.files import taking
+from backfill_platform.adapters.files import json_lines
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
 from backfill_platform.adapters.files.hourly import ArchiveFile
-from backfill_platform.adapters.files.records import Reading
+from backfill_platform.adapters.files.record_files import Reading, place_reader
+from backfill_platform.adapters.records.taking import taken_from
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.uris import local_uri
 from backfill_platform_tests.adapters.files.test_formats import USERS, avro, csv, orc, parquet
@@ -49,11 +50,11 @@ def test_workers_need_not_have_this_package(spark: "SparkSession", tmp_path: Pat
     archive = ArchiveFile(local_uri(path), HourRange(hour(0), hour(1)), format=format_)
     assert archive.lines(spark, [], taken).count() == len(USERS)
     if ending == "jsonl":
-        read = taking.records_of_lines(taken)
+        read = json_lines.records_of_lines(taken)
         lines = data.decode().splitlines()
         given = pa.table({"line": lines, "undecodable": [False] * len(lines)})
     else:
-        read = taking.records_of_files(Reading(ending, ("user",)), taken)
+        read = taken_from(place_reader(Reading(ending, ("user",))), taken)
         given = pa.table({"_uri": [local_uri(path)], "_epoch": pa.array([0], pa.int64())})
     (tmp_path / "function").write_bytes(cloudpickle.dumps(read))  # type: ignore[no-untyped-call]
     with pa.ipc.new_stream(str(tmp_path / "given"), given.schema) as stream:

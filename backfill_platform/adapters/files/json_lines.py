@@ -1,9 +1,4 @@
-"""Columns taken from records by name, as Arrow batches. It runs in Spark's Python workers, without this package.
-
-Each record gives one row: the columns, NULL where a value does not fit its type, and `_unfit`, the names of these columns. A
-record that is none has the empty name there. `line` has its text where the file is text; else JSON of a record that does not
-fit.
-"""
+"""JSON objects, one in each line, taken apart. It runs in Spark's Python workers, without this package."""
 
 from __future__ import annotations
 
@@ -17,49 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from backfill_platform.adapters.files import fitting
-from backfill_platform.adapters.files.records import Piece, Reading, pieces_of
+from backfill_platform.adapters.records import fitting
+from backfill_platform.adapters.records.taking import Taken, batch_of
 
-Taken = Mapping[str, str]  # the columns with their types, by Spark's names
 _DEEP = 300  # brackets in a line; Python's parser ends at a depth of about a thousand
-_TEXT = pa.list_(pa.string())
-
-
-def records_of_files(reading: Reading, taken: Taken) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: the records of the files in column `_uri`, with the `_epoch` of their file."""
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                for piece in pieces_of(row["_uri"], reading):
-                    epochs = pa.repeat(pa.scalar(row["_epoch"], pa.int64()), piece.rows)
-                    yield _taken_of_piece(piece, taken, epochs)
-
-    return read
-
-
-def _taken_of_piece(piece: Piece, taken: Taken, epochs: pa.Array) -> pa.RecordBatch:
-    arrays, unfit = [], defaultdict(list)
-    for (name, kind), values in zip(taken.items(), piece.columns, strict=True):
-        fit = fitting.fit_values if isinstance(values, list) else fitting.fit_text if piece.texts else fitting.fit_array
-        array, rows = fit(values, kind)
-        arrays.append(array)
-        for row in rows:
-            unfit[row].append(name)
-    for row in piece.broken:
-        unfit[row] = [""]
-    lines: list[str | None] = [_record(piece, taken, row) if row in unfit else None for row in range(piece.rows)]
-    undecodable = [row in piece.undecodable for row in range(piece.rows)]
-    more = {"line": pa.array(piece.texts or lines, pa.string()), "undecodable": pa.array(undecodable), "_epoch": epochs}
-    return _batch(taken, arrays, unfit, more)
-
-
-def _record(piece: Piece, taken: Taken, row: int) -> str:
-    values = []
-    for column in piece.columns:
-        one = column[row] if isinstance(column, list) else fitting.plain_values(column.slice(row, 1))[0]
-        values.append(one)
-    return fitting.record_json(dict(zip(taken, values, strict=True)))
 
 
 def records_of_lines(taken: Taken) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -70,17 +26,9 @@ def records_of_lines(taken: Taken) -> Callable[[Iterator[pa.RecordBatch]], Itera
             lines, undecodable = batch.column("line"), batch.column("undecodable")
             found = None if pc.any(undecodable).as_py() else _quickly(lines, taken)
             arrays, unfit = (found, {}) if found else _one_by_one(lines.to_pylist(), undecodable.to_pylist(), taken)
-            yield _batch(taken, arrays, unfit, {name: batch.column(name) for name in batch.schema.names})
+            yield batch_of(taken, arrays, unfit, {name: batch.column(name) for name in batch.schema.names})
 
     return read
-
-
-def _batch(
-    taken: Taken, arrays: Sequence[pa.Array], unfit: Mapping[int, list[str]], more: Mapping[str, pa.Array]
-) -> pa.RecordBatch:
-    rows = len(next(iter(more.values())))
-    marks = pa.array([unfit.get(row) for row in range(rows)], _TEXT) if unfit else pa.nulls(rows, _TEXT)
-    return pa.RecordBatch.from_arrays([*arrays, marks, *more.values()], names=[*taken, "_unfit", *more])
 
 
 def _quickly(lines: pa.Array, taken: Taken) -> list[pa.Array] | None:

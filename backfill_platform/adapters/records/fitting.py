@@ -54,6 +54,22 @@ class Number(float):
         return number
 
 
+def kind_of(given: pa.DataType) -> str:
+    """The declared type that a type of Arrow fits best, by Spark's name; text for what has none."""
+    given = given.value_type if pa.types.is_dictionary(given) else given
+    if pa.types.is_boolean(given):
+        return "boolean"
+    if pa.types.is_integer(given) and given != pa.uint64():
+        return "bigint"
+    if pa.types.is_floating(given):
+        return "double"
+    if pa.types.is_timestamp(given) or pa.types.is_date(given):
+        return "timestamp"
+    if pa.types.is_binary(given) or pa.types.is_large_binary(given) or pa.types.is_fixed_size_binary(given):
+        return "binary"
+    return "string"
+
+
 def fit_array(values: pa.Array, kind: str) -> Fitted:
     """The values of a column of a file as the declared type `kind`, by Spark's name of it."""
     if pa.types.is_dictionary(values.type):
@@ -248,7 +264,8 @@ def _moment(value: Any) -> int:
 
 def as_json(value: Any) -> str:
     """The value as JSON text: times as ISO 8601, decimals as they are, bytes as UTF-8 or in base64."""
-    if isinstance(value, Number | Micros | Decimal | datetime | date | bytes):
+    is_json = isinstance(value, str | int | float | dict | list | tuple) and not isinstance(value, Number | Micros)
+    if not is_json:
         return _plain(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
 

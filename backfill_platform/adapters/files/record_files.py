@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
 
-from backfill_platform.adapters.files import avro_container, fitting
+from backfill_platform.adapters.files import avro_container
 from backfill_platform.adapters.files.integrity import MOST_RATIO, MOST_UNPACKED
 from backfill_platform.adapters.files.unpacking import place_of
+from backfill_platform.adapters.records import fitting
+from backfill_platform.adapters.records.taking import ROWS, Piece
 
-ROWS = 10_000
 LONGEST_RECORD = 16 << 20  # characters
 
 
@@ -30,20 +31,6 @@ class Unreadable(Exception):
 
 class MissingColumn(Exception):
     """A column that a file lacks."""
-
-
-@dataclass
-class Piece:
-    """Some records of a file: what each column has, as an Arrow array or as Python values, and their text where they are text.
-
-    `broken` are the rows that are no records, `undecodable` those that are not in the encoding of the file.
-    """
-
-    columns: list[Any]
-    rows: int
-    texts: list[str] | None = None
-    broken: Collection[int] = ()
-    undecodable: Collection[int] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True)
@@ -60,6 +47,15 @@ class Reading:
 def pieces_of(uri: str, reading: Reading) -> Iterator[Piece]:
     """The records of a file. Raises MissingColumn, Unreadable, and what the bytes make the libraries raise."""
     return _READERS[reading.format](uri, reading)
+
+
+def place_reader(reading: Reading) -> Callable[[dict[str, Any]], Iterator[Piece]]:
+    """Reads the file that a row names in `_uri`."""
+
+    def read(row: dict[str, Any]) -> Iterator[Piece]:
+        return pieces_of(row["_uri"], reading)
+
+    return read
 
 
 def _columns(reading: Reading, there: Sequence[str]) -> list[str]:
