@@ -78,6 +78,11 @@ class Settings(BaseSettings):
     schema_registry: dict[str, SecretStr] = Field(
         {}, description='settings of Confluent\'s registry client, as a JSON object: {"url": "http://registry:8081"}'
     )
+    connections: dict[str, dict[str, SecretStr]] = Field(
+        {},
+        description="what sources connect to, by the names that pipelines use, as a JSON object: "
+        '{"shop": {"url": "postgresql://..."}} for queries, {"lakehouse": {"type": "rest", "uri": "https://..."}} for tables',
+    )
     source: Literal["live", "backfill"] = Field(
         "live", description="live: pipelines land their topics; backfill: the topics of their replays"
     )
@@ -183,6 +188,8 @@ def _no_json(text: str) -> str:
     if '"recipients"' in text:
         example = '{"web-team": {"urls": ["slack://..."]}}'
         return f"BACKFILL_RECIPIENTS is a JSON object, such as '{example}'"
+    if '"connections"' in text:
+        return """BACKFILL_CONNECTIONS is a JSON object of objects of texts, such as '{"shop": {"url": "postgresql://..."}}'"""
     for name in ("kafka", "schema_registry"):
         if f'"{name}"' in text:
             return f"BACKFILL_{name.upper()} is a JSON object of texts"

@@ -14,6 +14,7 @@ from backfill_platform.adapters.clickhouse.embedded_endpoint import running_url
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import Cluster, no_cluster
+from backfill_platform.adapters.records.connections import no_connections
 from backfill_platform.domain.notification import redact
 from backfill_platform.domain.uris import without_password
 from backfill_platform.errors import SettingsError, WarehouseUnavailable
@@ -52,6 +53,12 @@ class Connections:
         if not self._settings.kafka:
             return no_cluster()
         return Cluster(_revealed(self._settings.kafka), _revealed(self._settings.schema_registry))
+
+    def named(self, name: str) -> dict[str, str]:
+        """The properties of a connection that a source names. Raises SettingsError when the settings have none of the name."""
+        if name not in self._settings.connections:
+            no_connections(name)
+        return _revealed(self._settings.connections[name])
 
     def warehouse(self) -> Warehouse:
         """A client of the warehouse. Raises WarehouseUnavailable with what to do when nothing answers."""

@@ -78,6 +78,7 @@ def check(
                 lambda: warehouse,
                 job.clock,
                 publishing=Publishing(connections.loading, connections.patch_days),
+                connect=connections.named,
             )
             found = [one for one in check_pipeline(job, services, hours) if not chosen or one.asset in chosen]
     bad = (Verdict.FAILED, Verdict.WARNED) if strict else (Verdict.FAILED,)

@@ -200,6 +200,6 @@ def _survey(pipeline: str, start: str | None, end: str | None, *, claims: bool =
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     connections = Connections(settings)
     with warehouse_of(settings) as warehouse:
-        found = survey(declared, hours, connections.lake(), warehouse, connections.loading)
+        found = survey(declared, hours, connections.lake(), warehouse, connections.loading, connect=connections.named)
         published = [state for state in found.tables if state.published] if claims else []
         return declared, found, {state.table.path: check_claims(warehouse, state.table, state.net) for state in published}

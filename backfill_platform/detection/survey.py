@@ -20,6 +20,7 @@ from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.topic import KafkaTopic
+from backfill_platform.adapters.records.connections import Connect, no_connections
 from backfill_platform.detection.staleness import History, Known, finalizable_hours, stale_hours
 from backfill_platform.domain.expected_empty_hours import expected_empty_hours
 from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
@@ -42,6 +43,7 @@ from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.audit_log import input_digest
+from backfill_platform.repair.sources import versions_of
 
 Prints = Mapping[datetime, Fingerprint]
 _MOST_TENANTS = 20
@@ -83,10 +85,12 @@ def survey(
     loading: Loading = Loading.PULL,
     *,
     now: datetime | None = None,
+    connect: Connect = no_connections,
 ) -> Survey:
     """Look at every table of the pipeline over the half-open range of hours.
 
-    `now` bounds the hours of a live pipeline that may be stale; the end of the range by default.
+    `now` bounds the hours of a live pipeline that may be stale; the end of the range by default. `connect` gives the properties
+    of the connection that its source names.
     """
     ledger = Ledger(warehouse)
     raw = pipeline.raw.table
@@ -121,7 +125,8 @@ def survey(
         if node.reads is None and not isinstance(pipeline.source, KafkaTopic):
             # Files that nobody noted have nothing to differ from.
             noted = [hour for hour in hours if hour in here and hour in written and written[hour].source_version]
-            found += source_gaps(str(table), pipeline.source.versions(noted), written)
+            versions = versions_of(pipeline.source, connect, lambda: now or hours.end, noted)
+            found += source_gaps(str(table), versions, written)
         if node.reads is None and isinstance(pipeline.source, KafkaTopic):
             with_next = HourRange(hours.start, hours.end + HOUR)
             counted = {gap.hour for gap in found}

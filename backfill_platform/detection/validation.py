@@ -64,7 +64,9 @@ def check_pipeline(job: RepairJob, services: Services, hours: HourRange) -> Iter
     Nothing is written but the ledger's note of the dry runs. Raises BackfillError where nothing can be looked at.
     """
     pipeline, warehouse = job.pipeline, services.warehouse()
-    surveyed = survey(pipeline, hours, services.lake, warehouse, services.publishing.loading, now=job.clock())
+    surveyed = survey(
+        pipeline, hours, services.lake, warehouse, services.publishing.loading, now=job.clock(), connect=services.connect
+    )
     gaps = {(gap.table, gap.hour): gap for gap in surveyed.gaps}
     rehearsed = _rehearse(job, services, hours, {state.table.path: state for state in surveyed.tables})
     yield from _replays(pipeline, Ledger(warehouse), hours)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
-from backfill_platform.adapters.kafka.cluster import no_cluster
 from backfill_platform.adapters.spark.session import open_session, session_options
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import BuildHours, LandHours
@@ -25,6 +24,7 @@ from backfill_platform.domain.windows import contiguous_runs
 from backfill_platform.examples import clickstream
 from backfill_platform.repair.iceberg_lake import IcebergLake
 from backfill_platform.repair.job import RepairIdentity, RepairJob
+from backfill_platform.repair.sources import OutsideWorld
 from backfill_platform.repair.spark_builder import SparkBuilder
 from backfill_platform.settings import load_settings
 
@@ -52,7 +52,7 @@ def warm(spark: SparkSession) -> int:
         for turn in range(_TURNS):
             job = RepairJob(pipeline, RepairRequest(), RepairIdentity(f"warm-{turn}", ""), lambda: _HOURS.end)
             port = IcebergLake(lake, job.repair_id)
-            builder = SparkBuilder(job, lake, lambda: spark, no_cluster, _no_ledger)
+            builder = SparkBuilder(job, lake, lambda: spark, OutsideWorld(), _no_ledger)
             raw = pipeline.nodes[0]
             builder.land(LandHours(raw, _HOURS), list(_HOURS))
             port.promote(raw.table, list(_HOURS))

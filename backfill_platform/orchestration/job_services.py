@@ -46,7 +46,7 @@ def open_services(connections: Connections, spark: Callable[[], Any]) -> Iterato
             return stack.enter_context(closing(connections.cluster()))
 
         publishing = Publishing(connections.loading, connections.patch_days)
-        yield Services(connections.lake(), spark, warehouse, now, cluster, publishing, connections.replayed)
+        yield Services(connections.lake(), spark, warehouse, now, cluster, publishing, connections.replayed, connections.named)
 
 
 def stoppable_spark(stack: ExitStack, spark: LazyPySparkResource) -> Callable[[], Any]:

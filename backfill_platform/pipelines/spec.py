@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from pandera.pyspark import DataFrameModel
 
+from backfill_platform.adapters.files.formats import Text
 from backfill_platform.adapters.files.hourly import FileSource
+from backfill_platform.adapters.iceberg.source_table import IcebergTable
 from backfill_platform.adapters.kafka.consumer import Handler
 from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
+from backfill_platform.adapters.records.frames import GIVEN
 from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS, HourRule, RowRule, Rules, check_name
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.adapters.sql.query import SqlQuery
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.code_version import code_digest
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Schema = type[DataFrameModel]
+DeclaredSource = FileSource | KafkaTopic | IcebergTable | SqlQuery
 
 _TYPES: Mapping[str, ColumnType] = {
     "boolean": ColumnType.BOOLEAN,
@@ -52,14 +57,15 @@ class RawTable:
     """The first table of a pipeline: the events as they arrived, by ingestion hour.
 
     `parse` takes a DataFrame with the column `line` and returns it with the schema's columns added, except the hour; values
-    that it cannot read become NULL, which the schema's checks find. `same_event` names the columns that identify an event: rows
-    that are equal in them are one event delivered several times; all are landed and counted, and derived tables see the event
-    once. `version` is as in DerivedTable.
+    that it cannot read become NULL, which the schema's checks find. Files of records need no parser: without one, the columns
+    are taken from them by name; one that is given gets the records' own columns. `same_event` names the columns that identify
+    an event: rows that are equal in them are one event delivered several times; all are landed and counted, and derived tables
+    see the event once. `version` is as in DerivedTable.
     """
 
     name: str
     schema: Schema
-    parse: Callable[[DataFrame], DataFrame]
+    parse: Callable[[DataFrame], DataFrame] | None = None
     event_time: str = "event_time"
     same_event: tuple[str, ...] = ()
     rules: tuple[RowRule | HourRule, ...] = ()
@@ -69,6 +75,13 @@ class RawTable:
     def table(self) -> Table:
         """The table as the engines see it."""
         return _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
+
+    @cached_property
+    def taken(self) -> Mapping[str, str]:
+        """The columns taken from records by name, with Spark's names of their types; none where a parser makes them."""
+        names = {kind: name for name, kind in _TYPES.items()}
+        columns = [] if self.parse else [column for column in self.table.columns if column.name != self.table.hour]
+        return {column.name: names[column.type] for column in columns}
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class Pipeline:
     description: str
     start: datetime
     end: datetime | None
-    source: FileSource | KafkaTopic
+    source: DeclaredSource
     raw: RawTable
     derived: tuple[DerivedTable, ...]
     owners: tuple[str, ...] = ()
@@ -135,6 +148,7 @@ class Pipeline:
         if isinstance(names, str):  # a forgotten comma
             raise SpecError(f"pipeline {self.name}: recipients are a tuple of names, such as ('{names}',)")
         self._check_order()
+        self._check_parser()
         self._check_event_time()
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
@@ -165,6 +179,17 @@ class Pipeline:
             if derived.name in declared:
                 raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
             declared.add(derived.name)
+
+    def _check_parser(self) -> None:
+        """Refuse a source of lines or messages without a parser, and columns that records cannot be taken into."""
+        if self.raw.parse:
+            return
+        if isinstance(self.source, KafkaTopic) or isinstance(getattr(self.source, "format", None), Text):
+            raise SpecError(
+                f"pipeline {self.name}: its source gives lines, so {self.raw.name} needs a parse that takes them apart"
+            )
+        if clash := sorted(set(self.raw.taken) & set(GIVEN)):
+            raise SpecError(f"pipeline {self.name}: the platform adds {', '.join(clash)} to its records; rename the column")
 
     def _check_event_time(self) -> None:
         """Refuse a raw table without a usable event time, or without the columns of its topic."""
@@ -245,12 +270,16 @@ class Pipeline:
         declared = self.declared(name)
         if declared.version:
             return declared.version
-        function = declared.parse if isinstance(declared, RawTable) else declared.build
+        function = (declared.parse or self._how_taken()) if isinstance(declared, RawTable) else declared.build
         window = None if isinstance(declared, RawTable) else declared.window
         rules = self.rules(name)
         checks = tuple(rule.name for rule in (*rules.rows, *rules.blocking))
         columns = tuple((column.name, str(column.type), column.nullable) for column in declared.table.columns)
         return code_digest(function, window, columns, checks, *(rule.holds for rule in declared.rules))
+
+    def _how_taken(self) -> str:
+        """What decides how records become rows, besides the table itself: a format, or which rows are asked for."""
+        return repr(getattr(self.source, "format", self.source))
 
     @property
     def tables(self) -> tuple[Table, ...]:

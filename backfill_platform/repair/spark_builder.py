@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake
-from backfill_platform.adapters.kafka.cluster import OpenCluster
-from backfill_platform.adapters.kafka.topic import KafkaTopic, TopicReader
 from backfill_platform.adapters.spark.session import FEW_ROWS, sized_for
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans
@@ -18,8 +16,9 @@ from backfill_platform.domain.plan import Branch, BuildStep, LandStep, source_of
 from backfill_platform.domain.windows import ContiguousRun
 from backfill_platform.repair.build import build
 from backfill_platform.repair.job import RepairJob
-from backfill_platform.repair.land import OpenSource, Source, land
+from backfill_platform.repair.land import OpenSource, land
 from backfill_platform.repair.ports import BuiltHours
+from backfill_platform.repair.sources import OutsideWorld, Source, open_source
 from backfill_platform.repair.write_audit_promote import HourAudit
 
 if TYPE_CHECKING:
@@ -27,30 +26,23 @@ if TYPE_CHECKING:
 
 
 class SparkBuilder:
-    """Spark and the source are opened when a step first needs them.
-
-    With `replayed`, a topic's replays are read instead of it.
-    """
+    """Spark and the source are opened when a step first needs them."""
 
     def __init__(
         self,
         job: RepairJob,
         lake: Lake,
         spark: Callable[[], SparkSession],
-        kafka: OpenCluster,
+        world: OutsideWorld,
         ledger: Callable[[], Ledger],
-        *,
-        replayed: bool = False,
     ) -> None:
         self._job, self._lake, self._spark = job, lake, spark
-        self._kafka, self._ledger, self._replayed = kafka, ledger, replayed
+        self._world, self._ledger = world, ledger
         self._lines: Mapping[datetime, int] | None = None
 
     def absent(self, hours: Collection[datetime]) -> dict[datetime, str]:
         """The raw hours that cannot be landed now, each with the reason."""
-        if isinstance(self._source, TopicReader):
-            return self._source.absent(hours)
-        inspection = self._source.inspect(hours)
+        inspection = self._source.inspect(hours, self._job.pipeline.raw.taken)
         self._lines = inspection.lines
         return dict(inspection.absent)
 
@@ -62,8 +54,8 @@ class SparkBuilder:
             return land(spark, self._lake, self._job.pipeline, opened, hours, self._job.repair_id)
 
     def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
-        """The versions of the files of the raw hours; messages of a topic never change."""
-        return {} if isinstance(self._source, TopicReader) else self._source.versions(hours)
+        """The versions of what the raw hours are made of; messages of a topic never change."""
+        return self._source.versions(hours)
 
     def offsets(self, hour: datetime) -> Spans:
         """The offsets of a topic that a raw hour is made of; none for files."""
@@ -85,10 +77,7 @@ class SparkBuilder:
 
     @cached_property
     def _source(self) -> Source:
-        declared = self._job.pipeline.source
-        if not isinstance(declared, KafkaTopic):
-            return declared
-        return declared.open(self._kafka, self._job.clock, self._landed_to, backfill=self._replayed)
+        return open_source(self._job.pipeline.source, self._world, self._job.clock, self._landed_to)
 
     def _landed_to(self, end: datetime) -> dict[int, int]:
         """The offsets that the hour before `end` was landed up to, by partition."""

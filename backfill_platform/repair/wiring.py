@@ -12,11 +12,13 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
+from backfill_platform.adapters.records.connections import Connect, no_connections
 from backfill_platform.repair.audit_log import AuditLog
 from backfill_platform.repair.iceberg_lake import IcebergLake
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.ports import RepairServices
 from backfill_platform.repair.publish import ClickHousePublisher, Publishing
+from backfill_platform.repair.sources import OutsideWorld
 from backfill_platform.repair.spark_builder import SparkBuilder
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class Services:
     """What a deployment has: its lake, Spark, warehouse, Kafka and clock. Spark, warehouse and Kafka are opened when needed.
 
-    `replayed` has pipelines that read a topic land what was replayed instead of what is live.
+    `replayed` has pipelines that read a topic land what was replayed instead of what is live. `connect` gives the properties
+    of a connection that a source names.
     """
 
     lake: Lake
@@ -37,6 +40,7 @@ class Services:
     kafka: OpenCluster = no_cluster
     publishing: Publishing = field(default_factory=Publishing)
     replayed: bool = False
+    connect: Connect = no_connections
 
 
 def repair_services(
@@ -48,9 +52,10 @@ def repair_services(
     """
     lake = IcebergLake(services.lake, job.repair_id, live_repairs)
     ledger = cache(lambda: Ledger(services.warehouse()))
+    world = OutsideWorld(services.kafka, services.connect, services.replayed)
     return RepairServices(
         lake,
-        SparkBuilder(job, services.lake, services.spark, services.kafka, ledger, replayed=services.replayed),
+        SparkBuilder(job, services.lake, services.spark, world, ledger),
         ClickHousePublisher(job, services.warehouse, services.publishing),
         AuditLog(job, services.warehouse, lake.version),
     )

@@ -129,7 +129,9 @@ def test_an_hour_whose_rows_all_fail_is_refused_and_not_emptied(world: World) ->
 
 def test_a_parser_that_loses_lines_is_found_out(world: World) -> None:
     raw = world.pipeline.raw
-    halved = replace(world.pipeline, raw=replace(raw, parse=lambda lines: raw.parse(lines).where("client_id = 1")))
+    parse = raw.parse
+    assert parse
+    halved = replace(world.pipeline, raw=replace(raw, parse=lambda lines: parse(lines).where("client_id = 1")))
     found = world.run([raw.table.path], pipeline=halved)[raw.table.path]
     assert ["the parser does not return each line once" in outcome.error for outcome in found.values()] == [True] * 4
     assert world.lake.built_hours(raw.table) == set()

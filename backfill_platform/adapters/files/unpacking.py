@@ -25,10 +25,14 @@ def unpacked_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
                 yield pa.RecordBatch.from_arrays([pa.array(lines, pa.binary()), epochs], ["value", "_epoch"])
 
 
+def place_of(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The file system of a file, and its path there."""
+    path = uri.removeprefix("file://")
+    return pyarrow.fs.FileSystem.from_uri(uri) if "://" in path else (pyarrow.fs.LocalFileSystem(), path)
+
+
 def _lines(uri: str) -> Iterator[list[bytes]]:
-    filesystem, path = pyarrow.fs.LocalFileSystem(), uri.removeprefix("file://")
-    if "://" in path:
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
+    filesystem, path = place_of(uri)
     with filesystem.open_input_stream(path, compression="detect") as stream:
         rest = bytes(stream.read(_CHUNK)).removeprefix(_MARK)
         while chunk := stream.read(_CHUNK):

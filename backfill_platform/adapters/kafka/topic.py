@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.kafka.cluster import Cluster, Log, OpenCluster, milliseconds
 from backfill_platform.adapters.kafka.payload import Payload, Text
 from backfill_platform.adapters.kafka.rows import Slice, read_messages
+from backfill_platform.adapters.records.inspection import Inspection
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
 from backfill_platform.domain.offsets import Span, Spans
 from backfill_platform.errors import PreconditionError
@@ -91,6 +92,14 @@ class TopicReader:
             spans.append(Span(partition, last if start is None else min(start, last), last))
         return tuple(spans)
 
+    def inspect(self, hours: Iterable[datetime], taken: Mapping[str, str]) -> Inspection:
+        """The hours that cannot be landed. Messages are counted as they are read."""
+        return Inspection(self.absent(hours), None)
+
+    def versions(self, hours: Iterable[datetime]) -> dict[datetime, str]:
+        """None: messages of a topic never change."""
+        return {}
+
     def absent(self, hours: Iterable[datetime]) -> dict[datetime, str]:
         """The hours that cannot be landed, with the reason: not over, held back by a transaction, or no longer retained."""
         now = self._clock()
@@ -135,8 +144,11 @@ class TopicReader:
     def _config(self) -> dict[str, str]:
         return self._cluster.topic_config(self._topic)
 
-    def lines(self, spark: SparkSession, hours: Collection[datetime]) -> DataFrame:
-        """The messages of the hours, each once: `line`, `undecodable`, `file_hour` and the columns of the message."""
+    def lines(self, spark: SparkSession, hours: Collection[datetime], taken: Mapping[str, str] | None = None) -> DataFrame:
+        """The messages of the hours, each once: `line`, `undecodable`, `file_hour` and the columns of the message.
+
+        Nothing is `taken` from messages by name: a pipeline parses them.
+        """
         slices = [
             Slice(hour, span.partition, start, min(start + _MOST_MESSAGES, span.end))
             for hour in sorted(hours)
@@ -158,7 +170,7 @@ class TopicReader:
         """The hour of the message's offset, regardless of the time of the event."""
         return F.col("file_hour")
 
-    def payload(self) -> Column:
+    def payload(self, given: Collection[str] = ()) -> Column:
         """The payload of a quarantine row: the message with its position, as JSON; key and payload in base64."""
         return F.to_json(
             F.struct(

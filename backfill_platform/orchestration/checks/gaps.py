@@ -39,7 +39,15 @@ def gap_checks(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) ->
         try:
             hours = chosen_hours(context.run.tags)
             with closing(connections.warehouse()) as warehouse:
-                found = survey(pipeline, hours, connections.lake(), warehouse, connections.loading, now=datetime.now(UTC))
+                found = survey(
+                    pipeline,
+                    hours,
+                    connections.lake(),
+                    warehouse,
+                    connections.loading,
+                    now=datetime.now(UTC),
+                    connect=connections.named,
+                )
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         gaps = {(gap.table, gap.hour): gap for gap in found.gaps}

@@ -91,7 +91,15 @@ def _report(
     try:
         with closing(connections.warehouse()) as warehouse:
             covered = HourRange.covering(hours)
-            found = survey(job.pipeline, covered, connections.lake(), warehouse, connections.loading, now=job.clock())
+            found = survey(
+                job.pipeline,
+                covered,
+                connections.lake(),
+                warehouse,
+                connections.loading,
+                now=job.clock(),
+                connect=connections.named,
+            )
         report_undone(context, found, undone, job.repair_id, done)
     except BackfillError as error:
         context.log.warning(f"undone, but the hours cannot be compared with the lake, and so not be shown as they are: {error}")

@@ -64,7 +64,7 @@ def gap_sensor(pipeline: Pipeline, repair: Job, look: Job, notifier: Notifier = 
         lake = connections.lake()
         try:
             with closing(connections.warehouse()) as warehouse:
-                gaps = survey(pipeline, hours, lake, warehouse, connections.loading, now=now).gaps
+                gaps = survey(pipeline, hours, lake, warehouse, connections.loading, now=now, connect=connections.named).gaps
         except BackfillError as error:
             return dg.SkipReason(f"cannot look: {error}")
         new = unseen(gaps, seen, busy, policy.action)

@@ -1,0 +1,66 @@
+"""What reads files in Spark's Python workers comes along: workers elsewhere do not have this package."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+
+from backfill_platform.adapters.files import json_lines
+from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
+from backfill_platform.adapters.files.hourly import ArchiveFile
+from backfill_platform.adapters.files.record_files import Reading, place_reader
+from backfill_platform.adapters.records.taking import taken_from
+from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.uris import local_uri
+from backfill_platform_tests.adapters.files.test_formats import USERS, avro, csv, orc, parquet
+from backfill_platform_tests.events import hour
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORKER = """
+import pickle, sys
+sys.modules["backfill_platform"] = None  # an import of it fails
+import pyarrow as pa
+read = pickle.load(open(sys.argv[1], "rb"))
+with pa.ipc.open_stream(sys.argv[2]) as given:
+    print(sum(batch.num_rows for batch in read(iter(list(given)))))
+"""
+FORMATS: dict[str, tuple[FileFormat, bytes]] = {
+    "parquet": (Parquet(), parquet()),
+    "orc": (Orc(), orc()),
+    "avro": (Avro(), avro()),
+    "csv": (Csv(), csv()),
+    "jsonl": (JsonLines(), "".join(json.dumps({"user": user}) + "\n" for user in [*USERS[1:], 7]).encode()),
+}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_workers_need_not_have_this_package(spark: "SparkSession", tmp_path: Path, ending: str) -> None:
+    format_, data = FORMATS[ending]
+    path = tmp_path / f"events.{ending}"
+    path.write_bytes(data)
+    taken = {"user": "string"}
+    # Reading it here once lets the modules travel.
+    archive = ArchiveFile(local_uri(path), HourRange(hour(0), hour(1)), format=format_)
+    assert archive.lines(spark, [], taken).count() == len(USERS)
+    if ending == "jsonl":
+        read = json_lines.records_of_lines(taken)
+        lines = data.decode().splitlines()
+        given = pa.table({"line": lines, "undecodable": [False] * len(lines)})
+    else:
+        read = taken_from(place_reader(Reading(ending, ("user",))), taken)
+        given = pa.table({"_uri": [local_uri(path)], "_epoch": pa.array([0], pa.int64())})
+    (tmp_path / "function").write_bytes(cloudpickle.dumps(read))  # type: ignore[no-untyped-call]
+    with pa.ipc.new_stream(str(tmp_path / "given"), given.schema) as stream:
+        stream.write_table(given)
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(tmp_path / "function"), str(tmp_path / "given")],
+        capture_output=True, text=True, cwd="/", check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (f"{len(USERS)}\n", 0), done.stderr
