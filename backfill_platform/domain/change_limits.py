@@ -144,7 +144,7 @@ class ChangeLimits(BaseModel):
             )
         elif self.tenants is not None and change.foreign is not None and change.foreign[0]:
             count, example = change.foreign
-            found.append(f"{count} rows of other tenants would be written, such as '{example}'")
+            found.append(f"{count} row{'s' * (count != 1)} of other tenants would be written, such as '{example}'")
         return found
 
     def _of_rows(self, change: HourChange) -> list[str]:
@@ -156,7 +156,7 @@ class ChangeLimits(BaseModel):
         allowed = frozenset[str]() if self.rows is None and self.columns is not None else self.rows
         for word, count in (("added", change.added), ("removed", change.removed)):
             if count and allowed is not None and word not in allowed:
-                found.append(f"{count} rows would be {word}, the change limits have no `rows: [{word}]`")
+                found.append(f"{count} row{'s' * (count != 1)} would be {word}, the change limits have no `rows: [{word}]`")
         cancelled = change.changed + change.removed
         if self.max_changed_share is not None and cancelled > self.max_changed_share * change.stored:
             found.append(

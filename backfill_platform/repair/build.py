@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.iceberg.event_counts import events_by_hour
 from backfill_platform.adapters.iceberg.lake import MAIN, Lake
 from backfill_platform.adapters.spark.checks import FAILED, is_good, mark_failures, require_columns
 from backfill_platform.adapters.spark.dedupe import Counts, Deduplicated
@@ -52,7 +53,7 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
     reads, frames = [], []
-    once: list[tuple[ContiguousRun, Deduplicated]] = []
+    once: list[tuple[HourRange, RangeRead, Deduplicated]] = []
     for part in parts:
         read = read_range(
             spark,
@@ -66,7 +67,7 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
         )
         events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours, earlier=read.earlier)
         if deduplicated is not None:
-            once.append((part, deduplicated))
+            once.append((HourRange.covering(part.hours), read, deduplicated))
         built = owned(declared.build(events), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.available_until) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
@@ -87,9 +88,10 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
         measures["rows_of_other_tenants"] = F.count_if(~mine)
     options = WriteOptions(F.to_json(F.struct(*table.column_names)), measures, sort_by=(table.hour, *table.key))
     audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
-    for part, deduplicated in once:
-        counts, sessions = deduplicated.counts(), isinstance(ahead, UntilClosed)
-        audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in part.hours}
+    for span, read, deduplicated in once:
+        counts = deduplicated.counts(events_by_hour(lake, source, time, read.paths, span))
+        sessions = isinstance(ahead, UntilClosed)
+        audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in span}
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}

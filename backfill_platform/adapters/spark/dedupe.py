@@ -1,7 +1,7 @@
 """Events without further deliveries of the same event and without those beyond the cap of their session, and the counts.
 
-The count after is observed on the pass that uses the events anyway; the count before comes from an extra pass over one column,
-so that a disagreement between the two can be noticed.
+The count after is observed on the pass that uses the events anyway; the count before is not Spark's, so that a disagreement
+between the two can be noticed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COPY = "_copy"
 class Counts:
     """Events read, kept once, and of these beyond the cap of their session, by event hour.
 
-    `events` counts all, `accounted_for` those that were seen kept or left out. `in_sessions` counts those of the hours that
+    `events` counts those of the hours, `accounted_for` those that were seen kept or left out. `in_sessions` counts those that
     went on to the transform: read = duplicates + in sessions + beyond the cap.
     """
 
@@ -49,23 +49,21 @@ class Deduplicated:
     """The events, each once; `counts` is known after an action over them."""
 
     rows: DataFrame
-    _all: DataFrame
-    _time: str
     _hours: HourRange
     _seen: Observation
     _went_on: Observation
 
-    def counts(self) -> Counts | None:
-        """The counts, after an action over the rows; None where Spark did not need to read all of them."""
+    def counts(self, read: Mapping[datetime, int]) -> Counts | None:
+        """The counts, after an action over the rows; None where Spark did not need to read all of them.
+
+        `read` are the events that the hours have, counted by somebody else.
+        """
         seen, went_on = observed(self._seen), observed(self._went_on)
         if seen is None or went_on is None:
             return None
         copies, beyond = by_hour(seen["copies"], self._hours), by_hour(seen["beyond"], self._hours)
-        number = hour_number(self._time, self._hours).alias("number")
-        rows_by_number = {row["number"]: row["count"] for row in self._all.groupBy(number).count().collect()}
-        read = {hour: rows_by_number[n] for n, hour in enumerate(self._hours) if n in rows_by_number}
         kept = {hour: rows - copies[hour] for hour, rows in read.items()}
-        return Counts(read, kept, beyond, went_on["events"], sum(rows_by_number.values()), seen["events"])
+        return Counts(read, kept, beyond, went_on["events"], sum(read.values()), seen["events"])
 
 
 def without_duplicates(
@@ -98,12 +96,12 @@ def without_duplicates(
     mine, number = within(time, covering), hour_number(time, covering)
     counted = marked.observe(
         seen,
-        F.count("*").alias("events"),
+        F.count_if(mine).alias("events"),
         counted_by_hour(F.when(F.col(_COPY) & mine, number), covering).alias("copies"),
         counted_by_hour(F.when(~F.col(_COPY) & beyond & mine, number), covering).alias("beyond"),
     )
     kept = counted.where(~F.col(_COPY) & ~beyond).select(*names).observe(went_on, F.count_if(mine).alias("events"))
-    return Deduplicated(kept, rows, time, covering, seen, went_on)
+    return Deduplicated(kept, covering, seen, went_on)
 
 
 def _copies(

@@ -53,8 +53,9 @@ _SPARK_TYPES: dict[ColumnType, DataType] = {
 class RangeRead:
     """The rows a transform needs for a range, the bounds `[start, end)` they were read from, and how many files hold them.
 
-    `earlier` are the starts of sessions that began long before the range and go on into it (`long_sessions`).
-    To know that the bounds suffice, times and keys of later files may have been read, too.
+    `paths` are the files that hold all rows of the range itself. `earlier` are the starts of sessions that began long before
+    the range and go on into it (`long_sessions`). To know that the bounds suffice, times and keys of later files may have been
+    read, too.
     """
 
     rows: DataFrame
@@ -62,6 +63,7 @@ class RangeRead:
     end: datetime
     files: int
     closure: Closure
+    paths: Sequence[str] = ()
     earlier: pa.Table | None = None
 
 
@@ -98,7 +100,8 @@ def read_range(
 
     if isinstance(ahead, timedelta):
         read_end = next(read_ends)
-        return RangeRead(read(start, read_end), start, read_end, len(plan(start, read_end)), Closure())
+        paths = plan(start, read_end)
+        return RangeRead(read(start, read_end), start, read_end, len(paths), Closure(), paths)
     followed = follow(
         spark, read, ahead, time=time, hours=hours, start=start, read_ends=read_ends, available_until=available_until
     )
@@ -108,4 +111,4 @@ def read_range(
         rows = rows.unionByName(followed.rows_of(spark, read(first_read_end, read_end), ahead, time))
     files = {*plan(start, first_read_end), *plan(first_read_end, read_end)}
     earlier = started_long_before(read, ahead, time=time, hours=hours, origin=origin)
-    return RangeRead(rows, start, read_end, len(files), followed.closure, earlier)
+    return RangeRead(rows, start, read_end, len(files), followed.closure, plan(start, first_read_end), earlier)
