@@ -7,7 +7,7 @@ import dagster as dg
 
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.orchestration.checks.pending_approval import Materializations, newest_materializations, pending_approvals
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import check_metadata, hour_metadata
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
@@ -68,6 +68,7 @@ def _evaluations(
                     partition=partition_key(outcome.hour),
                     severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
                     description=paragraph(check.description),
-                    metadata=check_metadata(check),
+                    # What a passed check counted stands in the hour's materialization; alike, the storage keeps them as one.
+                    metadata={} if check.passed else check_metadata(check),
                     target_materialization_data=known.get(partition_key(outcome.hour)),
                 )
