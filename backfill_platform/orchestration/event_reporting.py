@@ -68,7 +68,6 @@ def _evaluations(
                     partition=partition_key(outcome.hour),
                     severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
                     description=paragraph(check.description),
-                    # What a passed check counted stands in the hour's materialization; alike, the storage keeps them as one.
-                    metadata={} if check.passed else check_metadata(check),
+                    metadata=check_metadata(check),
                     target_materialization_data=known.get(partition_key(outcome.hour)),
                 )

@@ -2,7 +2,8 @@
 
 Dagster stores an evaluation per hour and check, and a row about it besides: most of what a year of hours leaves, and nearly all
 of them say "passed". Here the passed ones of contiguous hours become one evaluation whose partition is `FIRST...LAST`, as in
-Dagster's dialog, and whose metadata name the materializations that were judged. Failed ones stay by themselves.
+Dagster's dialog. Its metadata name for each hour the materialization that was judged, and the facts in which the hours differ.
+Failed ones stay by themselves.
 """
 
 from collections import defaultdict
@@ -20,7 +21,17 @@ from dagster_shared.record import replace
 
 from backfill_platform.domain.hours import HOUR, PARTITION_KEY_FORMAT, HourRange, merge_hours, partition_key
 
-JUDGED = "materializations judged"  # [[number of the first, how many, run, timestamp], ...] in the order of the hours
+# Its JSON has `materializations`, [[number of the first, how many, run, timestamp], ...] in the order of the hours, and
+# `facts`, {name: [kind, [value of each hour]]}.
+JUDGED = "hour by hour"
+# By the names that `dg.MetadataValue` makes them with. Evaluations with others stay by themselves.
+_KINDS: dict[type, str] = {
+    dg.IntMetadataValue: "int",
+    dg.FloatMetadataValue: "float",
+    dg.BoolMetadataValue: "bool",
+    dg.TextMetadataValue: "text",
+    dg.MarkdownMetadataValue: "md",
+}
 _TO = "..."
 
 Event = dg.EventLogEntry
@@ -74,14 +85,15 @@ def hour_of_range(event: Event, hour: str) -> Event:
     assert hours is not None
     number = int((cast(datetime, _hour(hour)) - hours.start) / HOUR)
     judged = next(islice(materializations(event), number, None))
-    metadata = {name: value for name, value in evaluation.metadata.items() if name != JUDGED}
+    facts = {name: _fact(kind, values[number]) for name, (kind, values) in _hour_by_hour(event)["facts"].items()}
+    metadata = {**{name: value for name, value in evaluation.metadata.items() if name != JUDGED}, **facts}
     own = replace(evaluation, partition=hour, metadata=metadata, target_materialization_data=judged)
     return _with_evaluation(event, own, event.user_message)
 
 
 def materializations(event: Event) -> Iterator[AssetCheckEvaluationTargetMaterializationData]:
     """The materializations that the event of a range has judged, one for each of its hours."""
-    for first, count, run_id, timestamp in cast(Any, _known(event).metadata[JUDGED]).value:
+    for first, count, run_id, timestamp in _hour_by_hour(event)["materializations"]:
         for number in range(first, first + count):
             yield AssetCheckEvaluationTargetMaterializationData(storage_id=number, run_id=run_id, timestamp=timestamp)
 
@@ -115,8 +127,10 @@ def _common(event: Event, evaluation: dg.AssetCheckEvaluation) -> tuple[Any, ...
     unfit = not evaluation.passed or not event.run_id or evaluation.target_materialization_data is None
     if unfit or _hour(evaluation.partition) is None:
         return None
-    facts = tuple(sorted((name, repr(value)) for name, value in evaluation.metadata.items()))
-    about = (evaluation.severity, evaluation.description, evaluation.blocking, facts)
+    kinds = tuple((name, _KINDS.get(type(value))) for name, value in evaluation.metadata.items())
+    if any(kind is None for _, kind in kinds):
+        return None
+    about = (evaluation.severity, evaluation.description, evaluation.blocking, kinds)
     return event.run_id, evaluation.asset_check_key, event.step_key, about
 
 
@@ -130,10 +144,25 @@ def _joined(parts: Sequence[Event], hours: HourRange) -> Event:
         else:
             judged.append([target.storage_id, 1, target.run_id, target.timestamp])
     last = _known(parts[-1])
-    metadata: Mapping[str, Any] = {**last.metadata, JUDGED: dg.MetadataValue.json(judged)}
+    all_facts = [_known(part).metadata for part in parts]
+    same = {name: value for name, value in last.metadata.items() if all(facts[name] == value for facts in all_facts)}
+    facts = {
+        name: [_KINDS[type(value)], [facts[name].value for facts in all_facts]]
+        for name, value in last.metadata.items()
+        if name not in same
+    }
+    metadata = {**same, JUDGED: dg.MetadataValue.json({"materializations": judged, "facts": facts})}
     joined = replace(last, partition=range_text(hours), metadata=metadata)
     text = f"Asset check '{last.check_name}' on '{last.asset_key.to_user_string()}' passed for {len(hours)} hours."
     return _with_evaluation(parts[-1], joined, f"{text} Description: '{last.description}'" if last.description else text)
+
+
+def _hour_by_hour(event: Event) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], _known(event).metadata[JUDGED].value)
+
+
+def _fact(kind: str, value: Any) -> dg.MetadataValue:
+    return cast(dg.MetadataValue, getattr(dg.MetadataValue, kind)(value))
 
 
 def _with_evaluation(event: Event, evaluation: dg.AssetCheckEvaluation, message: str) -> Event:

@@ -10,14 +10,17 @@ Private parts of the pinned Dagster are overridden here: docs/decisions/0013 and
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import sqlalchemy as db
 from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, EVENT_TYPE_TO_PIPELINE_RUN_STATUS
-from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
+from dagster._core.storage.event_log.schema import AssetEventTagsTable, SqlEventLogStorageMetadata, SqlEventLogStorageTable
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from dagster._core.storage.sql import get_alembic_config, stamp_alembic_rev
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, _event_logs_directory
 from dagster._serdes import ConfigurableClassData
 
@@ -72,9 +75,11 @@ class BatchingEventLog(HourlyEventLog, SqliteEventLogStorage):
             engine = db.create_engine(url, pool_size=1, max_overflow=4, connect_args={"timeout": _BUSY_SECONDS})
             db.event.listen(engine, "connect", _tune)
             if shard not in self._initialized_dbs:
+                if not Path(self.path_for_shard(shard)).exists():
+                    # Where another process makes the file at this moment, one of the two fails; Dagster's way does the rest.
+                    with suppress(db.exc.DatabaseError):
+                        _make_file_of_run(engine)
                 self._initdb(engine)
-                if shard != INDEX_SHARD_NAME:
-                    _drop_indexes(engine)
                 self._initialized_dbs.add(shard)
         self._engines[shard] = engine
         if len(self._engines) > _OPEN:
@@ -103,8 +108,11 @@ def _tune(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")
 
 
-def _drop_indexes(engine: db.Engine) -> None:
-    # The file of a run is read from end to end, and by the numbers of its rows; the indexes are for the one of all runs.
+def _make_file_of_run(engine: db.Engine) -> None:
+    # Only what is read in the file of a run: Dagster's has all tables of the index, 140 kB before the first event. It is read
+    # from end to end or by the numbers of its rows: its events need no further indexes.
+    SqlEventLogStorageMetadata.create_all(engine, tables=[SqlEventLogStorageTable, AssetEventTagsTable])
     with engine.begin() as connection:
         for index in SqlEventLogStorageTable.indexes:
-            connection.execute(db.text(f"DROP INDEX IF EXISTS {index.name}"))
+            connection.execute(db.text(f"DROP INDEX {index.name}"))
+        stamp_alembic_rev(get_alembic_config(sqlite_event_log.__file__), connection, rev="head")
