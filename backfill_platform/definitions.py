@@ -10,6 +10,7 @@ from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
+from backfill_platform.orchestration.jobs.maintenance import maintenance_asset, maintenance_schedule
 from backfill_platform.orchestration.jobs.topics import drain_job, replay_job
 from backfill_platform.orchestration.jobs.undo import undo_job
 from backfill_platform.orchestration.notifications import Notifier
@@ -29,7 +30,7 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     pipelines = tuple(load_pipelines(settings.pipelines).values())
     partitions = shared_partitions(pipelines)
-    assets, checks, sensors = [], [], []
+    assets, checks, sensors, schedules = [], [], [], []
     jobs: list[Job] = []
     for pipeline in pipelines:
         notifier = Notifier.of(pipeline, settings)
@@ -37,6 +38,9 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]))
         look = dg.define_asset_job(gap_evaluation_job_name(pipeline.name), dg.AssetSelection.checks(checks[-1]))
+        maintenance = maintenance_asset(pipeline)
+        schedules.append(maintenance_schedule(pipeline, maintenance))
+        assets.append(maintenance)
         undo = undo_job(pipeline, notifier)
         jobs += [undo, repair, look]
         if settings.kafka:
@@ -50,6 +54,7 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
         asset_checks=checks,
         jobs=jobs,
         sensors=sensors,
+        schedules=schedules,
         resources={**build_resources(settings), **(overrides or {})},
         executor=dg.in_process_executor,
     )

@@ -82,6 +82,9 @@ class Settings(BaseSettings):
         "live", description="live: pipelines land their topics; backfill: the topics of their replays"
     )
     patch_days: int = Field(30, ge=1, description="for how many days a publish can be undone")
+    lake_days: int = Field(
+        2, ge=1, description="for how many days the lake keeps what was replaced; longer than any run or reader of it takes"
+    )
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     web_url: str | None = Field(
         None,
@@ -133,6 +136,11 @@ class Settings(BaseSettings):
     def services_file(self) -> Path:
         """Where `backfill up` says what it has started."""
         return self.home / "services.json"
+
+    @property
+    def spark_log(self) -> Path:
+        """What the JVMs of Spark print that runs start for themselves."""
+        return self.home / "spark.log"
 
     def project_file(self, name: str) -> Path:
         """The project's own `dagster.yaml` or `workspace.yaml`, else the one that comes with the package."""

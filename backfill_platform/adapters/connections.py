@@ -26,6 +26,7 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.patch_days = settings.patch_days
+        self.lake_days = settings.lake_days
         embedded = settings.clickhouse_url is None
         asked = ("pull" if embedded else "push") if settings.loading == "auto" else settings.loading
         self.loading = Loading(asked)

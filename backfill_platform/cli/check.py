@@ -85,14 +85,13 @@ def check(
         from backfill_platform.cli.junit import write_junit
 
         write_junit(Path(junit), declared.name, found, bad, (datetime.now(UTC) - began).total_seconds())
-    if output == "json":
-        terminal.show_json(
-            [
-                {"asset": "/".join(one.asset), "check": one.check, "hour": hour, "verdict": str(verdict), "text": text}
-                for one in found
-                for hour, (verdict, text) in one.hours.items()
-            ]
+    if output != "text":
+        records = (
+            {"asset": "/".join(one.asset), "check": one.check, "hour": hour, "verdict": str(verdict), "text": text}
+            for one in found
+            for hour, (verdict, text) in one.hours.items()
         )
+        terminal.show_records(records, output)
     else:
         _show(declared.name, hours, found)
     sys.exit(1 if any(one.count(verdict) for one in found for verdict in bad) else 0)

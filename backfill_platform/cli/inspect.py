@@ -10,44 +10,70 @@ import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.cli.options import on_range, pipeline_and_hours, warehouse_of
-from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.hours import HourRange
+from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
+from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.reports.words import more
 from backfill_platform.settings import load_settings
 
+_EQUAL = "equal"
 _MOST_RANGES = 10  # of one table and kind
 _MOST_COMMANDS = 20
 
 
 @click.command()
 @on_range(required=False)
-def verify(pipeline: str, start: str | None, end: str | None, output: str) -> None:
+@click.option("--hours", "by_hour", is_flag=True, help="a line for each hour, with its fingerprints")
+def verify(pipeline: str, start: str | None, end: str | None, output: str, by_hour: bool) -> None:
     """Compare the fingerprints of every published hour: lake, net state and FINAL. Exit 1 unless all are equal.
 
-    The column ledger says whether the hour still is what the last repair of it claims to have left.
+    Each table is one line, and so are hours that are wrong in the same way. With --hours, the column ledger says whether the
+    hour still is what the last repair of it claims to have left.
     """
     _, found, claims = _survey(pipeline, start, end, claims=True)
     rows = [
         (
             *(str(state.table), hour, str(state.lake[hour]), str(state.net[hour]), str(state.final[hour])),
             claims[state.table.path].get(hour, "none"),
-            _equal(state, hour),
+            _verdict(state, hour) == _EQUAL,
         )
         for state in found.tables
         if state.published
         for hour in found.hours
     ]
     columns = ("table", "hour", "lake", "net state", "FINAL", "ledger", "equal")
-    if output == "json":
-        terminal.show_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
+    if output != "text":
+        terminal.show_records((dict(zip(columns, row, strict=True)) for row in rows), output)
+    elif by_hour:
         terminal.show_table(f"{found.pipeline} {found.hours}: rows and fingerprints", columns, rows)
+    else:
+        _show_verified(found)
     sys.exit(0 if all(row[-1] for row in rows) else 1)
 
 
-def _equal(state: Any, hour: datetime) -> bool:
-    """Whether the hour was built and is the same everywhere; equal because nothing is there does not count."""
-    return hour in state.built and bool(state.lake[hour] == state.net[hour] == state.final[hour])
+def _show_verified(found: Any) -> None:
+    """A line for each table with its totals, and the hours that are not equal, in ranges by what is wrong."""
+    summary, wrong = [], []
+    for state in found.tables:
+        if not state.published:
+            continue
+        alike: dict[str, list[datetime]] = {}
+        for hour in found.hours:
+            alike.setdefault(_verdict(state, hour), []).append(hour)
+        equal = f"{len(alike.pop(_EQUAL, ())):,} of {len(found.hours):,}"
+        sums = (sum((prints[hour] for hour in found.hours), EMPTY) for prints in (state.lake, state.net, state.final))
+        summary.append((str(state.table), equal, *map(str, sums)))
+        wrong += [(str(state.table), why, _ranges(merge_hours(hours)), len(hours)) for why, hours in alike.items()]
+    terminal.show_table(f"{found.pipeline} {found.hours}", ("table", "hours equal", "lake", "net state", "FINAL"), summary)
+    if wrong:
+        terminal.show_table("not equal; --hours shows each", ("table", "why", "hours (UTC)", "hours"), wrong)
+
+
+def _verdict(state: Any, hour: datetime) -> str:
+    if hour not in state.built:
+        return "never built, or lost"
+    if state.net[hour] != state.final[hour]:
+        return "net state and FINAL disagree"
+    return _EQUAL if state.lake[hour] == state.net[hour] else "ClickHouse differs from the lake"
 
 
 @click.command()
@@ -68,8 +94,8 @@ def gaps(pipeline: str, start: str | None, end: str | None, output: str, by_hour
         from backfill_platform.reports.gap_calendar import gap_calendar
 
         html.write(gap_calendar(found, commands))
-    if output == "json":
-        terminal.show_json([_gap_facts(gap, found.rows[gap.table, gap.hour]) for gap in found.gaps])
+    if output != "text":
+        terminal.show_records((_gap_facts(gap, found.rows[gap.table, gap.hour]) for gap in found.gaps), output)
     elif found.gaps:
         _show_gaps(found, by_hour)
         _show_commands(commands, by_hour)
@@ -144,8 +170,8 @@ def ledger(pipeline: str, start: str | None, end: str | None, output: str, limit
     declared, hours = pipeline_and_hours(settings, pipeline, start, end)
     with warehouse_of(settings) as warehouse:
         entries = Ledger(warehouse).read(pipeline=declared.name, hours=list(hours), limit=limit)
-    if output == "json":
-        terminal.show_json(entries)
+    if output != "text":
+        terminal.show_records(entries, output)
         return
     columns = ("finished", "repair", "table", "hour (UTC)", "did", "rows", "cancels", "states", "reason")
     rows = [

@@ -8,6 +8,7 @@ from backfill_platform.cli import terminal
 from backfill_platform.cli.check import check
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
+from backfill_platform.cli.maintain import maintain
 from backfill_platform.cli.recipients import recipients
 from backfill_platform.cli.repair import dry_run, plan, run
 from backfill_platform.cli.topics import drain, handover, replay, replay_limits
@@ -54,6 +55,7 @@ for command in (
     replay_limits,
     drain,
     handover,
+    maintain,
     recipients,
 ):
     main.add_command(command)

@@ -31,7 +31,12 @@ def on_range(required: bool = True) -> Decorator:
         click.argument("pipeline"),
         click.option("--from", "start", metavar="HOUR", required=required, help="first hour of the range (UTC)"),
         click.option("--to", "end", metavar="HOUR", required=required, help="end of the range, not included (UTC)"),
-        click.option("--output", type=click.Choice(["text", "json"]), default="text", help="how to report"),
+        click.option(
+            "--output",
+            type=click.Choice(["text", "json", "jsonl"]),
+            default="text",
+            help="how to report; jsonl: a line of JSON for each record",
+        ),
     )
 
 
@@ -59,6 +64,7 @@ change_limits_option = click.option(
     type=click.File(),
     help="YAML file with what may change: hours, tables, columns, limits; - for standard input",
 )
+details_option = click.option("--details", is_flag=True, help="show every hour, with what differs in it and its history")
 reason_text = click.option("--reason", default="", help="why; kept in the ledger")
 rewrite_inconsistent_option = click.option(
     "--rewrite-inconsistent",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -11,7 +11,7 @@ import dagster as dg
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.iceberg.lake import Lake
-from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import open_session, session_options, use_this_interpreter
 from backfill_platform.adapters.spark.stopping import stoppable
 from backfill_platform.definitions import build_definitions
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
@@ -20,11 +20,13 @@ from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
+from backfill_platform.orchestration.jobs.maintenance import keeping, maintenance_asset_key, maintenance_metadata
 from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.orchestration.resources import ignore
 from backfill_platform.orchestration.run_request import REPAIR_TAG, RunRequest
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.repair.maintain import MaintainedTable, maintain
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.repair.undo import UndoScope
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: the outcome of every hour of every asset, and Dagster's error where it failed as a whole.
+    """How a run ended: its report, the outcome of every hour of every asset, and Dagster's error where it failed as a whole.
 
     `interrupted` is a run that somebody stopped: Dagster makes a failed run of Ctrl-C, and nothing may follow it.
     """
@@ -44,8 +46,7 @@ class RunResult:
     success: bool
     run_id: str
     plan: Plan
-    request: RepairRequest
-    repair_id: str
+    report: RepairReport
     outcomes: tuple[HourOutcome, ...]
     steps: tuple[StepFinished, ...]
     error: str = ""
@@ -55,17 +56,6 @@ class RunResult:
     def failed(self) -> tuple[HourOutcome, ...]:
         """The hours that were not materialized, though they were due."""
         return tuple(outcome for outcome in self.outcomes if outcome.failed)
-
-    def report(self, pipeline: Pipeline) -> RepairReport:
-        """The report of the run."""
-        subject = RunSubject(pipeline, self.plan.hours, self.plan.assets, self.repair_id, self.request)
-        report = RepairReport(subject, self.plan)
-        for outcome in self.outcomes:
-            report.add(outcome)
-        for step in self.steps:
-            report.add_step(step)
-        report.error = "" if self.failed else self.error
-        return report
 
 
 @dataclass
@@ -82,9 +72,11 @@ class Platform:
     def run(self, pipeline: Pipeline, plan: Plan, request: RepairRequest) -> RunResult:
         """Walk the plan in one Dagster run."""
         events: list[Event] = []
+        report = RepairReport(RunSubject(pipeline, plan.hours, plan.assets, request=request), plan)
 
         def listener(event: Event) -> None:
             events.append(event)
+            report.take(event)
             self.listen(event)
 
         result = run_in_process(
@@ -92,15 +84,18 @@ class Platform:
         )
         interrupted = _interrupted(result)
         run = self.instance.get_run_by_id(result.run_id)
+        report.subject = replace(report.subject, repair_id=run.tags.get(REPAIR_TAG, "") if run else "")
+        outcomes = tuple(event for event in events if isinstance(event, HourOutcome))
+        error = "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result)
+        report.error = "" if any(outcome.failed for outcome in outcomes) else error
         return RunResult(
             result.success,
             result.run_id,
             plan,
-            request,
-            run.tags.get(REPAIR_TAG, "") if run else "",
-            tuple(event for event in events if isinstance(event, HourOutcome)),
+            report,
+            outcomes,
             tuple(event for event in events if isinstance(event, StepFinished)),
-            "interrupted; what was published stays, and running it again does the rest" if interrupted else _error(result),
+            error,
             interrupted,
         )
 
@@ -112,6 +107,15 @@ class Platform:
         if not result.success:
             raise PermanentError(_error(result))
         done: dict[str, Any] = result.output_for_node(f"{pipeline.name}_undo_op")
+        return done
+
+    def maintain(self, pipeline: Pipeline, *, rehearsal: bool, keep_days: int | None) -> list[MaintainedTable]:
+        """Remove what the lake tables of the pipeline no longer need, and note it in Dagster; a rehearsal does neither."""
+        keep = keeping(Connections(self.settings), self.instance, rehearsal=rehearsal, keep_days=keep_days)
+        done = list(maintain(pipeline, self.lake, self.warehouse, keep))
+        if not rehearsal:
+            noted = dg.AssetMaterialization(maintenance_asset_key(pipeline.name), metadata=maintenance_metadata(done))
+            self.instance.report_runless_asset_event(noted)
         return done
 
     def _definitions(self, listener: Callable[[Event], None]) -> dg.Definitions:
@@ -141,17 +145,12 @@ def open_warehouse(settings: Settings) -> Iterator[Warehouse]:
 @contextmanager
 def open_spark(settings: Settings) -> Iterator["SparkSession"]:
     """A Spark session: on the server of `backfill up` if that is running, else in this process; ended with the block."""
-    from pyspark.sql import SparkSession
-
     settings = _with_spark(settings, running_services(settings))
     use_this_interpreter()
-    builder = SparkSession.builder
     options = session_options(
         master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
     )
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    with stoppable(builder.getOrCreate) as opened:
+    with stoppable(lambda: open_session(options, settings.spark_log)) as opened:
         session = opened()
         try:
             yield session

@@ -15,6 +15,7 @@ from backfill_platform.cli import terminal
 from backfill_platform.cli.options import (
     allow_open_hours_option,
     change_limits_option,
+    details_option,
     named_assets,
     on_damage,
     on_range,
@@ -26,7 +27,7 @@ from backfill_platform.cli.options import (
     select,
     warehouse_of,
 )
-from backfill_platform.domain.hours import format_hour, merge_hours
+from backfill_platform.domain.hours import merge_hours
 from backfill_platform.domain.impact import Impact
 from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from backfill_platform.cli.platform import Platform, RunResult
     from backfill_platform.pipelines.spec import Pipeline
     from backfill_platform.planning.repair_plans import RepairPlans, Scope
+    from backfill_platform.repair.outcomes import Event
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class _Arguments:
     change_limits: TextIO | None = None
     rewrite_inconsistent: bool = False
     allow_open_hours: bool = False
+    details: bool = False
 
     def scope(self, settings: Settings, *, dry_run: bool = False) -> "tuple[Pipeline, Scope]":
         """The pipeline, and what to repair of it. Raises UsageError for what does not fit together."""
@@ -92,12 +95,15 @@ def plan(**given: Any) -> None:
     planned = plan_repair(declared, lake, scope, datetime.now(UTC))
     with warehouse_of(settings) as warehouse:
         explained = [[asdict(step) for step in explain(one, declared, lake, warehouse)] for one in planned.plans]
-    if arguments.output == "json":
+    if arguments.output != "text":
         steps = [
             {"from": one.hours.start, "to": one.hours.end, **step}
             for one, found in zip(planned.plans, explained, strict=True)
             for step in found
         ]
+        if arguments.output == "jsonl":
+            terminal.show_records(steps, arguments.output)
+            return
         about = {"from": scope.hours.start, "to": scope.hours.end} if planned.impact is None else _impact_facts(planned.impact)
         facts = {"runs": len(planned.plans), "plans": [one.to_document() for one in planned.plans], "steps": steps}
         terminal.show_json({"pipeline": declared.name, **about, "tenants": list(arguments.tenants), **facts})
@@ -111,6 +117,7 @@ def plan(**given: Any) -> None:
 @reason_text
 @change_limits_option
 @rewrite_inconsistent_option
+@details_option
 def dry_run(**given: Any) -> None:
     """Compute and report, hour by hour, what a run would change in ClickHouse. Exit 1 if anything would.
 
@@ -132,6 +139,7 @@ def dry_run(**given: Any) -> None:
 @change_limits_option
 @rewrite_inconsistent_option
 @allow_open_hours_option
+@details_option
 def run(**given: Any) -> None:
     """Rebuild hours and publish them, as Dagster runs: the UI shows them.
 
@@ -148,23 +156,29 @@ def _walk(settings: Settings, arguments: _Arguments, *, dry_run: bool = False) -
     request = arguments.request()
     declared.check_change_limits(request.change_limits)
     from backfill_platform.cli.platform import open_platform
+    from backfill_platform.cli.run_output import show_document, show_line, show_results, show_verdict
     from backfill_platform.planning.repair_plans import plan_repair
 
     with terminal.StepProgress() as progress:
+
+        def both(event: "Event") -> None:
+            progress(event)
+            show_line(event)
+
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
-            platform.listen = progress
+            platform.listen = both if arguments.output == "jsonl" else progress
             planned = plan_repair(declared, platform.lake, scope, datetime.now(UTC))
             results = _walk_plans(platform, declared, planned, request, progress)
-    left = planned.plans[len(results) :]
     if arguments.output == "json":
-        _show_results_json(results)
-        return results
-    for result in results:
-        _show_result(declared, result)
-    for one in left:
-        why = "" if results[-1].interrupted else ", because damaged raw hours did not land (--select leaves raw as it is)"
-        terminal.show_error(f"not begun{why}: {one.hours}")
+        show_document(results)
+    elif arguments.output == "jsonl":
+        show_verdict(results)
+    else:
+        show_results(results, details=arguments.details)
+        for one in planned.plans[len(results) :]:
+            why = "" if results[-1].interrupted else ", because damaged raw hours did not land (--select leaves raw as it is)"
+            terminal.show_error(f"not begun{why}: {one.hours}")
     return results
 
 
@@ -191,39 +205,6 @@ def _walk_plans(
 
 def _all_well(results: "list[RunResult]") -> bool:
     return all(result.success for result in results)
-
-
-def _show_results_json(results: "list[RunResult]") -> None:
-    runs = [result.run_id for result in results]
-    terminal.show_json(
-        {
-            "run": runs[-1] if runs else "",
-            "runs": runs,
-            "success": _all_well(results),
-            "error": "\n".join(result.error for result in results if result.error),
-            "hours": [
-                terminal.outcome_facts(outcome, step.step.node.table)
-                for result in results
-                for step in result.steps
-                for outcome in step.outcomes
-            ],
-        }
-    )
-
-
-def _show_result(declared: "Pipeline", result: "RunResult") -> None:
-    from backfill_platform.reports.facts import tables_of
-    from backfill_platform.reports.render import last_lines
-
-    for step in result.steps:
-        terminal.show_outcomes(step)
-        for outcome in step.outcomes:
-            for rows in tables_of(outcome, step.step.node.table):
-                terminal.show_heading(f"{'/'.join(outcome.asset)} {format_hour(outcome.hour)}")
-                terminal.show_rows(rows)
-    terminal.show_text(last_lines(result.report(declared)))
-    if result.error:
-        terminal.show_error(result.error)
 
 
 def _show_plans(arguments: _Arguments, planned: "RepairPlans", explained: list[list[dict[str, Any]]]) -> None:

@@ -13,13 +13,15 @@ from rich.highlighter import JSONHighlighter
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
+from rich.text import Text
 
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.visible_text import visible, visible_in_json
-from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import Event, HourOutcome, Rows, StepFinished
 from backfill_platform.reports.facts import facts_of, step_facts, step_tables, tables_of
+from backfill_platform.reports.pace import Pace
 
 # A pipe or a log has no width of its own; 80 columns would fold every table.
 _WIDTH = None if sys.stdout.isatty() else 160
@@ -43,6 +45,20 @@ def show_json(value: Any) -> None:
     out.print(JSONHighlighter()(visible_in_json(document)), soft_wrap=True)
 
 
+def show_json_line(value: Any) -> None:
+    """One JSON document on a line of its own."""
+    out.print(Text(visible_in_json(json.dumps(_finite(value), default=_plain, ensure_ascii=False))), soft_wrap=True)
+
+
+def show_records(records: Iterable[Any], output: str) -> None:
+    """Records for machines: one JSON list, or with `jsonl` a line for each."""
+    if output == "json":
+        show_json(list(records))
+        return
+    for record in records:
+        show_json_line(record)
+
+
 def show_error(error: object) -> None:
     """What went wrong, on standard error."""
     err.print(f"[red]error:[/red] {_shown(error)}", soft_wrap=True)
@@ -50,10 +66,12 @@ def show_error(error: object) -> None:
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    grid = Grid(title=_shown(title), title_justify="left", header_style="bold")
+    out.print(_shown(title), style="bold", soft_wrap=True)
+    grid = Grid(header_style="bold")
     data = [tuple(row) for row in rows]
     for number, column in enumerate(columns):
-        numeric = bool(data) and all(type(row[number]) in (int, float) for row in data)
+        cells = [row[number] for row in data if row[number] != ""]
+        numeric = bool(cells) and all(type(cell) in (int, float) for cell in cells)
         grid.add_column(_shown(column), justify="right" if numeric else "left", overflow="fold")
     for row in data:
         grid.add_row(*(_text(cell) for cell in row))
@@ -96,9 +114,10 @@ def show_text(text: str) -> None:
 
 
 class StepProgress:
-    """A line per step that shows that something is going on, and for how long."""
+    """A line per step that shows that something is going on, how far it is, and for how long."""
 
     def __init__(self) -> None:
+        self._pace = Pace()
         self._progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=err)
         self._task: Any = None
 
@@ -114,12 +133,12 @@ class StepProgress:
         """What is going on now."""
         self._progress.update(self._task, description=_shown(text))
         if not err.is_terminal:
-            err.print(_shown(text))
+            err.print(_shown(text), soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
-        """Say which step has started."""
-        if isinstance(event, StepStarted):
-            self.say(f"step {event.number} of {event.total}: {event.step.verb} {'/'.join(event.step.asset)}")
+        """Say which step has started, and how much of it is done."""
+        if text := self._pace.take(event):
+            self.say(text)
 
 
 def outcome_facts(outcome: HourOutcome, table: Table) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.kafka.cluster import no_cluster
-from backfill_platform.adapters.spark.session import session_options
+from backfill_platform.adapters.spark.session import open_session, session_options
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import BuildHours, LandHours
 from backfill_platform.domain.request import RepairRequest
@@ -76,17 +76,12 @@ def _lines() -> list[str]:
 
 def main() -> None:
     """Warm the Spark server of the settings; stop when standard input ends, which the parent process keeps open."""
-    from pyspark.sql import SparkSession
-
     threading.Thread(target=_end_with_input, daemon=True).start()
     settings = load_settings()
-    builder = SparkSession.builder
     options = session_options(
         master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
     )
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = open_session(options, settings.spark_log)
     try:
         warm(spark)
     finally:

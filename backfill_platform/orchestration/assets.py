@@ -41,6 +41,7 @@ from backfill_platform.repair.publish import DELTA_PROVEN, DRY_RUN_CHECKS, MATCH
 from backfill_platform.repair.runner import run_plan
 from backfill_platform.repair.wiring import Services, repair_services
 from backfill_platform.repair.write_audit_promote import CAP_TEXT, HourAudit
+from backfill_platform.reports.pace import Pace
 from backfill_platform.reports.repair_report import RunSubject
 
 _RETRIES = 2
@@ -100,9 +101,12 @@ def pipeline_assets(
                     f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours. Its report is the newest event of "
                     f"{'/'.join(plan.assets[-1])} when the run has ended: /assets/{'/'.join(plan.assets[-1])}?view=events"
                 )
-                engines = repair_services(job, services, live_repairs(context))
+                engines, pace = repair_services(job, services, live_repairs(context)), Pace()
                 for event in run_plan(plan, job, engines):
                     listener(event)
+                    said = pace.take(event)
+                    if said and not isinstance(event, StepStarted):
+                        context.log.info(said)
                     failed += _log_event(context, event)
                     report.take(event)
                     if isinstance(event, StepFinished):

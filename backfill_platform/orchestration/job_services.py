@@ -64,9 +64,10 @@ def begin_job(context: RunContext, pipeline: Pipeline, request: RepairRequest) -
 
 def live_repairs(context: RunContext) -> Callable[[], Collection[str]]:
     """Asks for the names of the repairs of all other runs that have not ended: what they have staged is not to be touched."""
+    return lambda: repairs_at_work(context.instance, but=context.run.run_id)
 
-    def names() -> set[str]:
-        runs = context.instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-        return {run.tags[REPAIR_TAG] for run in runs if REPAIR_TAG in run.tags and run.run_id != context.run.run_id}
 
-    return names
+def repairs_at_work(instance: dg.DagsterInstance, *, but: str = "") -> set[str]:
+    """The names of the repairs of all runs that have not ended; `but` is the id of a run that does not count."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+    return {run.tags[REPAIR_TAG] for run in runs if REPAIR_TAG in run.tags and run.run_id != but}

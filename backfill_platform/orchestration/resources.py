@@ -3,14 +3,28 @@
 Nothing is opened before a step asks for it, so that loading definitions starts neither Spark nor a connection.
 """
 
+from pathlib import Path
 from typing import Any
 
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_platform.adapters.connections import Connections
-from backfill_platform.adapters.spark.session import session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import open_session, session_options, use_this_interpreter
 from backfill_platform.repair.outcomes import Event
 from backfill_platform.settings import Settings
+
+
+class QuietSparkResource(LazyPySparkResource):
+    """Spark, opened when a step first asks for it; what its JVM prints goes to the file `log`."""
+
+    log: str
+
+    @property
+    def spark_session(self) -> Any:
+        """The session of this process."""
+        if self._spark_session is None:
+            self._spark_session = open_session(self.spark_config, Path(self.log))
+        return self._spark_session
 
 
 def build_resources(settings: Settings) -> dict[str, Any]:
@@ -23,7 +37,7 @@ def build_resources(settings: Settings) -> dict[str, Any]:
         master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
     )
     resources: dict[str, Any] = {
-        "spark": LazyPySparkResource(spark_config=options),
+        "spark": QuietSparkResource(spark_config=options, log=str(settings.spark_log)),
         "connections": Connections(settings),
         "listener": ignore,
     }

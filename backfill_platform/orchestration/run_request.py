@@ -8,7 +8,7 @@ command line or a sensor) has its plan in the configuration.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
 import dagster as dg
@@ -143,22 +143,34 @@ class RunRequest:
         return dry_runs
 
 
+def _offered(choices: type[StrEnum]) -> Any:
+    """The choices as the launchpad offers and checks them: it goes by the names of members, so these are the values."""
+    return Enum(choices.__name__, {choice.value: choice.value for choice in choices}, type=str)
+
+
+_Mode, _Margins, _Landing = _offered(Mode), _offered(Margins), _offered(Landing)
+
+
 class RepairConfig(dg.Config):
     """What can be said in the launchpad; each field but the plan is the run tag of the same name, and may be left out."""
 
     plan: dict[str, Any] | None = Field(
         None, description="the plan to walk, as the command line and sensors hand it over; without, it is made for the range"
     )
-    mode: str | None = Field(None, description="publish (default), or dry-run: show what it would change, publish nothing")
+    mode: _Mode | None = Field(  # type: ignore[valid-type]
+        None, description="publish (default), or dry-run: show what it would change, publish nothing"
+    )
     reason: str | None = Field(None, description="why; kept in the ledger and sent to the recipients")
     change_limits: dict[str, Any] | None = Field(
         None, description="what may change: hours, tables, columns, tenants, max_changed_share, max_metric_change"
     )
     tenants: list[str] | None = Field(None, description="repair only rows of these tenants")
-    margins: str | None = Field(
+    margins: _Margins | None = Field(  # type: ignore[valid-type]
         None, description="land (default): also land the raw hours around the range that it needs and lacks; none: do not"
     )
-    landing: str | None = Field(None, description="raw hours that have landed: safe (default), missing or replace")
+    landing: _Landing | None = Field(  # type: ignore[valid-type]
+        None, description="raw hours that have landed: safe (default), missing or replace"
+    )
     rewrite_inconsistent: bool | None = Field(None, description="also repair hours whose states and cancels do not match")
     allow_open_hours: bool | None = Field(None, description="also publish to hours that live writers may still write")
 
@@ -168,7 +180,7 @@ class RepairConfig(dg.Config):
         Raises UsageError where both say something else about the same.
         """
         merged = dict(tags)
-        for name, value in self.model_dump(exclude_none=True, exclude={"plan"}).items():
+        for name, value in self.model_dump(mode="json", exclude_none=True, exclude={"plan"}).items():
             tag = f"backfill/{name}"
             text = value if isinstance(value, str) else json.dumps(value)
             if tag in tags and tags[tag] != text:

@@ -10,6 +10,7 @@ from backfill_platform.domain.offsets import encode
 from backfill_platform.domain.tables import Table
 from backfill_platform.repair.outcomes import Fact, HourOutcome, LakeHour, Reading, Rows, StepFinished, TargetHour
 
+SAMPLES = "samples"
 CLOSED_BY_MARGIN = "sessions closed by margin"
 
 
@@ -138,7 +139,7 @@ def _difference(table: Table, diff: HourDiff) -> tuple[Rows, ...]:
         tuple((effect.column, effect.before, effect.after) for effect in diff.effects if effect.before != effect.after),
     )
     lines = tuple(line for sample in diff.samples for line in _sample(table, sample))
-    samples = Rows("samples", (", ".join(table.key) or "key", "column", "in the warehouse", "in the lake"), lines)
+    samples = Rows(SAMPLES, (", ".join(table.key) or "key", "column", "in the warehouse", "in the lake"), lines)
     return tuple(rows for rows in (columns, effects, samples) if rows.rows)
 
 

@@ -61,6 +61,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     found = Home(tmp_path_factory.mktemp("gaps"))
     run = found.backfill("run", *RANGE, "--reason", "a test")
     assert run.returncode == 0, run.stderr
+    assert "WARN" not in run.stdout + run.stderr, "what Spark's JVM prints is in its log"
+    assert "Setting default log level" in (found.path / "spark.log").read_text()
     assert found.backfill("gaps", *RANGE).returncode == 0
     found.damage()
     return found

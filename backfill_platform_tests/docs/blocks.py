@@ -27,6 +27,7 @@ WALK = (
     "how-to/ci.md",
     "how-to/gaps.md",
     "how-to/notifications.md",
+    "operations/maintenance.md",
 )
 
 _BLOCK = re.compile(

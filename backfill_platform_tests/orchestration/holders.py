@@ -24,6 +24,7 @@ class Opened:
     def __init__(self, world: World) -> None:
         self.world = world
         self.patch_days = 30
+        self.lake_days = 2
         self.loading = Loading.PULL
         self.replayed = False
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from backfill_platform.domain.change_limits import NO_LIMITS, ChangeLimits
@@ -143,9 +144,25 @@ def test_a_launchpad_and_tags_that_disagree_are_refused() -> None:
         said(reason="one").with_tags({"backfill/reason": "other"})
 
 
-def test_values_of_the_launchpad_are_read_by_the_parser_of_the_tags() -> None:
-    with pytest.raises(UsageError, match="backfill/mode is one of publish, dry-run, not 'rehearse'"):
-        RunRequest.from_tags(said(mode="rehearse").with_tags({}))
+@pytest.mark.parametrize(
+    ("field", "choices"),
+    [("mode", ["publish", "dry-run"]), ("margins", ["land", "none"]), ("landing", ["safe", "missing", "replace"])],
+)
+def test_the_launchpad_offers_the_choices_and_takes_no_other(field: str, choices: list[str]) -> None:
+    """Dagster's page completes what its schema enumerates, and checks it before anything is launched."""
+
+    @dg.op
+    def asked(config: RepairConfig) -> None: ...
+
+    @dg.job
+    def job() -> None:
+        asked()
+
+    for choice in choices:
+        assert dg.validate_run_config(job, {"ops": {"asked": {"config": {field: choice}}}})
+        assert said(**{field: choice}).with_tags({})[f"backfill/{field}"] == choice
+    with pytest.raises(dg.DagsterInvalidConfigError, match="not in enum type"):
+        dg.validate_run_config(job, {"ops": {"asked": {"config": {field: "rehearse"}}}})
 
 
 def test_a_dry_run_takes_the_dry_runs_of_the_chosen_tables() -> None:

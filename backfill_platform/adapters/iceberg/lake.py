@@ -33,6 +33,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
+from backfill_platform.adapters.iceberg.storage import located
+from backfill_platform.adapters.iceberg.unchanged import delete_files, unchanged_hours
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.uris import local_path
@@ -50,7 +52,7 @@ PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
+    "write.metadata.previous-versions-max": "5",
 }
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
@@ -211,13 +213,19 @@ class Lake:
     def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
         """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
 
-        Other hours stay as they are on `main`. Raises LakeConflict when other writers were faster on every try.
+        Other hours stay as they are on `main`, and so do hours that were written again as they are: their new files are
+        deleted. Raises LakeConflict when other writers were faster on every try.
         """
-        if hours:
-            staged = self.files(table, hours, branch=branch)
-            empty = set(hours) - {file.hour for file in staged}
-            self._replace(table, hours, [file.uri for file in staged], MAIN, empty)
+        staged = self.files(table, hours, branch=branch) if hours else []
+        stored = self.files(table, hours) if staged else []
+        same = unchanged_hours(stored, staged)
+        if changed := set(hours) - same:
+            moved = [file for file in staged if file.hour in changed]
+            self._replace(table, changed, [file.uri for file in moved], MAIN, changed - {file.hour for file in moved})
         self.drop_branch(table, branch)
+        # Those that are on `main` already were moved there before: this promotion is a second one.
+        on_main = {file.uri for file in stored}
+        delete_files(file.uri for file in staged if file.hour in same and file.uri not in on_main)
 
     def drop_branch(self, table: Table, branch: str) -> None:
         """Remove a branch if it exists."""
@@ -311,15 +319,6 @@ class Lake:
             (lake_file(task.file) for task in scan.plan_files()),
             key=lambda file: (file.hour, file.uri),
         )
-
-
-def located(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a URI, and the path in it."""
-    local = local_path(uri)
-    if local:
-        return pyarrow.fs.LocalFileSystem(), local
-    filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-    return filesystem, path
 
 
 def _first_snapshot(iceberg_table: IcebergTable) -> None:

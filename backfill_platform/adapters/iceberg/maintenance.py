@@ -19,10 +19,10 @@ import pyarrow.fs
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
-from backfill_platform.adapters.iceberg.lake import MAIN, PROPERTIES, Lake, located
+from backfill_platform.adapters.iceberg.lake import MAIN, PROPERTIES, Lake
+from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_path
-from backfill_platform.errors import LakeConflict
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -109,19 +109,25 @@ def remove_unneeded(lake: Lake, table: Table, needed: Needed) -> Unneeded:
     after = lake.load(table)
     if after is None:
         return found
-    reached = _reachable(after)  # a snapshot may have got a branch meanwhile
-    found = replace(found, files=tuple(file for file in found.files if file.path not in reached))
+    # A snapshot may have got a branch meanwhile, and a repair may have begun.
+    reached, alive = _reachable(after), set(needed.at_work())
+    unneeded = tuple(file for file in found.files if file.path not in reached and alive.isdisjoint(file.path.split("/")))
+    there = {snapshot.snapshot_id for snapshot in after.metadata.snapshots}
+    found = replace(
+        found,
+        branches=found.branches - set(after.refs()),
+        snapshots=tuple(one for one in found.snapshots if one not in there),
+        files=unneeded,
+    )
     _delete(located(after.location())[0], found.files, _data_folder(lake, table))
     return found
 
 
 def _forget(table: IcebergTable, found: Unneeded, needed: Needed) -> None:
-    dead = found.branches & set(table.refs())
-    if not dead.isdisjoint(needed.at_work()):
-        raise LakeConflict(f"{', '.join(sorted(dead))} came to life again; run it again")
-    for branch in dead:
+    for branch in found.branches & set(table.refs()) - set(needed.at_work()):
         table.manage_snapshots().remove_branch(branch).commit()
-    there = {snapshot.snapshot_id for snapshot in table.snapshots()}
+    heads = {ref.snapshot_id for ref in table.refs().values()}
+    there = {snapshot.snapshot_id for snapshot in table.snapshots()} - heads
     waiting = iter([one for one in found.snapshots if one in there])
     with table.transaction() as transaction:
         while some := list(islice(waiting, _AT_ONCE)):
@@ -174,7 +180,8 @@ def _reachable(table: IcebergTable, without: Collection[int] = ()) -> set[str]:
 def _delete(filesystem: pyarrow.fs.FileSystem, files: Collection[StoredFile], below: str) -> None:
     """Delete the files, and on a local disk the folders below `below` that become empty by that."""
     for file in files:
-        filesystem.delete_file(file.path)
+        with suppress(FileNotFoundError):  # a commit meanwhile has deleted it: pyiceberg removes old metadata files itself
+            filesystem.delete_file(file.path)
     if not isinstance(filesystem, pyarrow.fs.LocalFileSystem):
         return
     folders = {folder for file in files for folder in Path(file.path).parents if folder.is_relative_to(below)} - {Path(below)}

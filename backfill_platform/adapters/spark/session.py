@@ -1,8 +1,17 @@
 """The Spark session: one set of options for a classic local session and for a Connect server."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backfill_platform.errors import PreconditionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OPTIONS: Mapping[str, str] = {
     # Instants are UTC everywhere; INT96, Spark's default on disk, is refused by pyiceberg.
@@ -32,6 +41,7 @@ _JVM_OPTIONS: Mapping[str, str] = {
     # Sessions of eight hours of a million events take 3 to 9 % less time than with Java's default collector.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
+_LOG_BYTES = 5_000_000  # a longer log is begun anew
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -58,6 +68,41 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
     }
+
+
+def open_session(options: Mapping[str, str], log: Path) -> SparkSession:
+    """The session with these options. What a JVM that is started for it prints goes to `log`, and not among our own words.
+
+    Raises PreconditionError when the JVM does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    if "spark.remote" not in options:
+        _start_jvm(options, log)
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _start_jvm(options: Mapping[str, str], log: Path) -> None:
+    """Start Spark in a JVM of its own, unless this process has one."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    full = log.exists() and log.stat().st_size > _LOG_BYTES
+    conf = SparkConf().setAll(list(options.items()))
+    with log.open("wb" if full else "ab") as printed:
+        log.chmod(0o600)
+        try:
+            gateway = launch_gateway(conf, {"stdout": printed, "stderr": printed})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise PreconditionError(f"Spark's JVM did not start; {log} has what it printed. Is there a Java 17?") from error
+    SparkContext(conf=conf, gateway=gateway)
 
 
 def connect_server_command(*, port: int, master: str, driver_memory: str, private: bool = False) -> list[str]:
