@@ -8,9 +8,10 @@ Private parts of the pinned Dagster are overridden here: docs/decisions/0013 and
 `orchestration/dagster_overrides/test_event_log.py` say which.
 """
 
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import sqlalchemy as db
 from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, EVENT_TYPE_TO_PIPELINE_RUN_STATUS
 from dagster._core.storage.event_log.schema import AssetEventTagsTable, SqlEventLogStorageMetadata, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.sql import get_alembic_config, stamp_alembic_rev
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, _event_logs_directory
 from dagster._serdes import ConfigurableClassData
@@ -60,7 +61,7 @@ class BatchingEventLog(HourlyEventLog, SqliteEventLogStorage):
                 connection.execute(SqlEventLogStorageTable.insert(), [row for row in rows if row["run_id"] == run_id])
         mirrored = [pair for pair in zip(events, rows, strict=True) if pair[0].dagster_event_type in _MIRRORED]
         if mirrored:
-            with self._transaction() as connection:
+            with self.transaction() as connection:
                 self._insert(connection, mirrored)
 
     @contextmanager
@@ -85,6 +86,27 @@ class BatchingEventLog(HourlyEventLog, SqliteEventLogStorage):
         if len(self._engines) > _OPEN:
             self._engines.popitem(last=False)[1].dispose()
         return engine
+
+    def size(self) -> int:
+        """The bytes of the files of all runs, and of the index."""
+        return sum(file.stat().st_size for file in Path(self._base_dir).glob("*.db*"))
+
+    def forget_logs(self, run_ids: Sequence[str]) -> None:
+        """Delete the files of these runs."""
+        for run_id in run_ids:
+            with self._db_lock:
+                engine = self._engines.pop(run_id, None)
+                self._initialized_dbs.discard(run_id)
+            if engine is not None:
+                engine.dispose()
+            for file in Path(self._base_dir).glob(f"{run_id}.db*"):
+                file.unlink(missing_ok=True)
+
+    def give_back_space(self) -> None:
+        """Write the index anew without its free pages; left for the next time where somebody is reading or writing it."""
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(self.path_for_shard(INDEX_SHARD_NAME))) as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def wipe(self) -> None:
         """Forget all runs, whose files go."""

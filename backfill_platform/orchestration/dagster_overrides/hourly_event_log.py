@@ -85,8 +85,20 @@ class HourlyEventLog(SqlEventLogStorage):
     def _store(self, events: Sequence[dg.EventLogEntry]) -> None:
         """Write events in as few transactions as the storage can."""
 
+    @abstractmethod
+    def size(self) -> int:
+        """The bytes of the event log on disk."""
+
+    @abstractmethod
+    def forget_logs(self, run_ids: Sequence[str]) -> None:
+        """Remove what is stored of these runs outside of the tables of all runs."""
+
+    @abstractmethod
+    def give_back_space(self) -> None:
+        """Make the space of removed rows free, without making others wait for long."""
+
     @contextmanager
-    def _transaction(self) -> Iterator[db.Connection]:
+    def transaction(self) -> Iterator[db.Connection]:
         """A transaction of the tables of all runs that whatever this thread calls inside the block takes part in."""
         with self.index_transaction() as connection:
             self._here.index = connection

@@ -16,6 +16,8 @@ from backfill_platform.domain.hours import partition_key
 from backfill_platform.orchestration.dagster_overrides.hourly_event_log import HourlyEventLog
 from backfill_platform_tests.orchestration.dagster_overrides.check_histories import CHECKS, HOURS, KEYS, write_history
 
+DONE = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+
 
 @pytest.fixture
 def stock(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
@@ -42,6 +44,7 @@ def answers(instance: dg.DagsterInstance, runs: list[str]) -> dict[str, Any]:
         return record.status, runs.index(record.run_id), record.partition, said, judged and runs.index(judged.run_id)
 
     history: dict[Any, Any] = {}
+    completed: dict[Any, Any] = {}
     latest: dict[Any, Any] = {}
     for name in names[::4]:
         chosen = PartitionKeyFilter(key=name)
@@ -54,6 +57,8 @@ def answers(instance: dg.DagsterInstance, runs: list[str]) -> dict[str, Any]:
                 paged += page
             assert [one.id for one in paged] == [one.id for one in records]
             history[check, name] = [shown(record) for record in records]
+            done = log.get_asset_check_execution_history(check, 1, status=DONE, partition_filter=chosen)
+            completed[check, name] = [shown(record) for record in done]
         found = log.get_latest_asset_check_execution_by_key(CHECKS, chosen)
         latest[name] = {check: shown(record) for check, record in found.items()}
     states = log.get_asset_check_state(KEYS)
@@ -69,6 +74,7 @@ def answers(instance: dg.DagsterInstance, runs: list[str]) -> dict[str, Any]:
         "some": {(one.partition_key, one.latest_execution_status, one.is_current) for one in some},
         "late": {(one.partition_key, one.latest_execution_status, one.is_current) for one in late},
         "history": history,
+        "completed": completed,
         "latest": latest,
         "states": {key: state.subsets for key, state in states.items()},
         "materialized": instance.get_materialized_partitions(CHECKS[0].asset_key),
