@@ -47,9 +47,10 @@ HEAD = """# The control plane
 `python -m benchmarks.control_plane` on {cores} cores ({machine}), Dagster {version}: one range run in one process over
 {assets},
 published for the first time, with the real specs, checks, facts and reports of every hour and no other work. Medians of 3 runs
-(720 hours; 1 of `stock`) and 1 run (8,760 hours), the storages in turn. An asset-hour has one planned event, one materialization with
-metadata, and {checks:.0f} check evaluations on average. `stock` is Dagster's SQLite storage, not run for 8,760 hours; `sqlite`
-and `postgres` are those of `orchestration/dagster_overrides`. What an empty home or database holds is counted.
+(720 hours; 1 of `stock`) and 1 run (8,760 hours), the storages in turn. An asset-hour has one planned event, one
+materialization with metadata, and {checks:.0f} check evaluations on average. `stock` is Dagster's SQLite storage, not run for
+8,760 hours; `sqlite` and `postgres` are those of `orchestration/dagster_overrides`. What an empty home or database holds is
+counted.
 The load of the machine, by its one-minute average before each run, was {load}.
 
 | hours | asset-hours | storage | s (spread) | ms per asset-hour | before the first step, s | megabytes | bytes per asset-hour |

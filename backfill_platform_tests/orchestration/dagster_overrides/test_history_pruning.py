@@ -5,6 +5,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.event_api import PartitionKeyFilter
+from dagster._core.events import DagsterEvent
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._core.test_utils import create_run_for_test
 
@@ -12,8 +15,18 @@ from backfill_platform.domain.hours import HOUR, HourRange, partition_key
 from backfill_platform.errors import UsageError
 from backfill_platform.orchestration.dagster_overrides.damaged_hours import DAMAGE_TAG, show_as_failed, shown_as_failed
 from backfill_platform.orchestration.dagster_overrides.history_pruning import Pruned, prune_history
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.jobs.history import history_job
-from backfill_platform_tests.orchestration.dagster_overrides.check_histories import ASSET, HOURS, report, write_history
+from backfill_platform_tests.orchestration.dagster_overrides.check_histories import (
+    ASSET,
+    CHECKS,
+    ENDS,
+    HOURS,
+    plan,
+    report,
+    verdict,
+    write_history,
+)
 from backfill_platform_tests.orchestration.dagster_overrides.test_event_log import BAD, KEY, PARTITIONS, START, run
 from backfill_platform_tests.orchestration.dagster_overrides.test_event_logs_agree import answers, rows_of_checks
 
@@ -96,6 +109,27 @@ def test_damaged_hours_stay_failed_until_they_are_materialized(ours: dg.DagsterI
     prune(ours)
     assert shown_as_failed(ours, KEY) == set()
     assert ours.get_runs(dg.RunsFilter(tags={DAMAGE_TAG: "true"})) == []
+
+
+def test_what_a_check_said_last_stays_behind_a_plan_that_came_to_nothing(ours: dg.DagsterInstance) -> None:
+    names = [partition_key(hour) for hour in HOURS[:4]]
+    for end in ENDS:
+        one = create_run_for_test(ours, "job", status=dg.DagsterRunStatus.STARTED)
+        plan(ours, one, CHECKS[0], names)
+        if end is dg.DagsterRunStatus.SUCCESS:
+            with batched(ours):
+                for name in names:
+                    report(ours, one, dg.AssetMaterialization(ASSET, partition=name))
+            with batched(ours):
+                for name in names:
+                    report(ours, one, verdict(ours, CHECKS[0], name, True))
+        ours.run_storage.handle_run_event(one.run_id, DagsterEvent(ENDS[end].value, "job"))
+    prune(ours)
+    history = ours.event_log_storage.get_asset_check_execution_history(
+        CHECKS[0], 9, partition_filter=PartitionKeyFilter(key=names[0])
+    )
+    planned, done = AssetCheckExecutionRecordStatus.PLANNED, AssetCheckExecutionRecordStatus.SUCCEEDED
+    assert [record.status for record in history] == [planned, done]
 
 
 def test_the_job_prunes_by_its_days(ours: dg.DagsterInstance) -> None:
