@@ -26,7 +26,7 @@ _MOST_CONNECTIONS = 10  # of a process; all but one are closed after use
 _LARGE = ("event_logs", "asset_check_executions")
 # Advisory locks of the database: while tables are made, and while events of assets are written.
 _CREATING = 4_119_900_001
-_WRITING = 4_119_900_002
+WRITING = 4_119_900_002
 
 
 class PostgresStorage(DagsterPostgresStorage):
@@ -97,7 +97,7 @@ class PostgresEventLog(HourlyEventLog, PostgresEventLogStorage):
             if any(event.dagster_event_type in ASSET_EVENTS for event in events):
                 # One writer at a time, as in SQLite: Dagster reads on from the newest number that it has seen of an asset, and
                 # would never see smaller ones that another transaction makes visible later.
-                connection.execute(db.select(db.func.pg_advisory_xact_lock(_WRITING)))
+                connection.execute(db.select(db.func.pg_advisory_xact_lock(WRITING)))
             self._insert(connection, rows)
 
 
