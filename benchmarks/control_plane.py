@@ -48,7 +48,7 @@ HEAD = """# The control plane
 {assets},
 published for the first time, with the real specs, checks, facts and reports of every hour and no other work. Medians of 3 runs
 (720 hours) or 1 run (72 and 8,760 hours), the storages in turn. An asset-hour has one planned event, one materialization with
-metadata, and {checks:.0f} check evaluations on average. `stock` is Dagster's SQLite storage, run for 72 hours only; `sqlite` and
+metadata, and {checks:.0f} check evaluations on average. `stock` is Dagster's SQLite storage, run for 72 hours; `sqlite` and
 `postgres` are those of `orchestration/dagster_overrides`. What an empty home or database holds is counted, 0.5 and 8 MB.
 The load of the machine, by its one-minute average before each run, was {load}.
 
