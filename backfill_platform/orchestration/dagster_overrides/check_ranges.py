@@ -21,8 +21,8 @@ from dagster_shared.record import replace
 
 from backfill_platform.domain.hours import HOUR, PARTITION_KEY_FORMAT, HourRange, merge_hours, partition_key
 
-# Its JSON has `materializations`, [[number of the first, how many, run, timestamp], ...] in the order of the hours, and
-# `facts`, {name: [kind, [value of each hour]]}.
+# Its JSON has `materializations`, [[number of the first, how many, run, timestamp], ...] in the order of the hours, `facts`,
+# {name: [kind, [value of each hour]]}, and the `names` of all facts in their order.
 JUDGED = "hour by hour"
 # By the names that `dg.MetadataValue` makes them with. Evaluations with others stay by themselves.
 _KINDS: dict[type, str] = {
@@ -85,8 +85,9 @@ def hour_of_range(event: Event, hour: str) -> Event:
     assert hours is not None
     number = int((cast(datetime, _hour(hour)) - hours.start) / HOUR)
     judged = next(islice(materializations(event), number, None))
-    facts = {name: _fact(kind, values[number]) for name, (kind, values) in _hour_by_hour(event)["facts"].items()}
-    metadata = {**{name: value for name, value in evaluation.metadata.items() if name != JUDGED}, **facts}
+    by_hour = _hour_by_hour(event)
+    facts = {name: _fact(kind, values[number]) for name, (kind, values) in by_hour["facts"].items()}
+    metadata = {name: facts[name] if name in facts else evaluation.metadata[name] for name in by_hour["names"]}
     own = replace(evaluation, partition=hour, metadata=metadata, target_materialization_data=judged)
     return _with_evaluation(event, own, event.user_message)
 
@@ -151,7 +152,8 @@ def _joined(parts: Sequence[Event], hours: HourRange) -> Event:
         for name, value in last.metadata.items()
         if name not in same
     }
-    metadata = {**same, JUDGED: dg.MetadataValue.json({"materializations": judged, "facts": facts})}
+    hour_by_hour = {"materializations": judged, "facts": facts, "names": list(last.metadata)}
+    metadata = {**same, JUDGED: dg.MetadataValue.json(hour_by_hour)}
     joined = replace(last, partition=range_text(hours), metadata=metadata)
     text = f"Asset check '{last.check_name}' on '{last.asset_key.to_user_string()}' passed for {len(hours)} hours."
     return _with_evaluation(parts[-1], joined, f"{text} Description: '{last.description}'" if last.description else text)

@@ -71,6 +71,10 @@ class BatchingEventLog(HourlyEventLog, SqliteEventLogStorage):
 
     def _engine(self, shard: str) -> db.Engine:
         engine = self._engines.pop(shard, None)
+        if engine is not None and not Path(self.path_for_shard(shard)).exists():  # another process has pruned the run
+            engine.dispose()
+            self._initialized_dbs.discard(shard)
+            engine = None
         if engine is None:
             url = self.conn_string_for_shard(shard)
             engine = db.create_engine(url, pool_size=1, max_overflow=4, connect_args={"timeout": _BUSY_SECONDS})

@@ -43,7 +43,9 @@ def test_hours_that_passed_become_one_and_come_back() -> None:
     assert said(one).partition == f"{KEYS[0]}...{KEYS[-1]}"
     assert one.user_message == "Asset check 'good' on 'raw/clicks' passed for 8 hours."
     for key, before in zip(KEYS, events, strict=True):
-        assert said(hour_of_range(one, key)) == said(before)
+        own = said(hour_of_range(one, key))
+        assert own == said(before)
+        assert list(own.metadata) == ["rows", "same", "share", "ok", "sample"], "in their order"
 
 
 def test_what_is_not_the_same_stays_by_itself() -> None:
