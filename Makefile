@@ -22,11 +22,13 @@ TIER ?= not slow and not whole
 test: $(READY) lint  ## lint, types, import rules and the fast tests (four to five minutes)
 	@scripts/need-chromium
 	@scripts/need-kafka
+	@scripts/need-postgres
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-connect
 	@scripts/need-chromium
 	@scripts/need-kafka
+	@scripts/need-postgres
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) test-connect
 
@@ -36,6 +38,7 @@ test-connect: $(READY)  ## the tests of Spark and of repairs once more, on Spark
 coverage: $(READY)  ## the fast tests with branch coverage: a table here, and artefacts/coverage.xml
 	@scripts/need-chromium
 	@scripts/need-kafka
+	@scripts/need-postgres
 	@mkdir -p artefacts
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --cov --cov-report=term --cov-report=xml
 

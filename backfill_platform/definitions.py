@@ -10,6 +10,7 @@ from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
+from backfill_platform.orchestration.jobs.history import history_job, history_schedule
 from backfill_platform.orchestration.jobs.maintenance import maintenance_asset, maintenance_schedule
 from backfill_platform.orchestration.jobs.topics import drain_job, replay_job
 from backfill_platform.orchestration.jobs.undo import undo_job
@@ -31,7 +32,9 @@ def build_definitions(settings: Settings, *, overrides: Mapping[str, Any] | None
     pipelines = tuple(load_pipelines(settings.pipelines).values())
     partitions = shared_partitions(pipelines)
     assets, checks, sensors, schedules = [], [], [], []
-    jobs: list[Job] = []
+    pruning = history_job(settings.history_days)
+    schedules.append(history_schedule(pruning))
+    jobs: list[Job] = [pruning]
     for pipeline in pipelines:
         notifier = Notifier.of(pipeline, settings)
         assets.append(pipeline_assets(pipeline, partitions, notifier))

@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     lake_days: int = Field(
         2, ge=1, description="for how many days the lake keeps what was replaced; longer than any run or reader of it takes"
     )
+    history_days: int = Field(
+        90, ge=1, description="for how many days Dagster keeps the logs of runs, and what newer runs have replaced"
+    )
     web_port: int = Field(3000, ge=0, le=65535, description="port of the Dagster UI on the loopback address; 0: a free one")
     web_url: str | None = Field(
         None,

@@ -16,7 +16,7 @@ from backfill_platform.domain.hours import HOUR, HourRange, merge_hours, partiti
 from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.orchestration.checks.pending_approval import evaluation, newest_materializations
 from backfill_platform.orchestration.dagster_overrides.damaged_hours import show_as_failed, shown_as_failed
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL
 from backfill_platform.repair.publish import MATCHES_LAKE

@@ -7,7 +7,7 @@ import dagster as dg
 
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.orchestration.checks.pending_approval import Materializations, newest_materializations, pending_approvals
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.dagster_overrides.private_names import JudgedMaterialization
 from backfill_platform.orchestration.presentation.metadata import check_metadata, hour_metadata
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
@@ -115,15 +116,13 @@ def test_each_hour_has_its_own_metadata(ran: Ran) -> None:
 
 def test_checks_are_evaluated_per_hour(ran: Ran) -> None:
     def evaluated(asset: list[str], check: str) -> dict[str, bool]:
-        found = {}
-        kind = {dg.DagsterEventType.ASSET_CHECK_EVALUATION}
-        for record in ran.instance.get_records_for_run(ran.result.run_id, of_type=kind).records:
-            event = record.event_log_entry.dagster_event
-            if event is not None:
-                data = event.asset_check_evaluation_data
-                if data.asset_key == dg.AssetKey(asset) and data.check_name == check:
-                    found[str(data.partition)] = data.passed
-        return found
+        infos = ran.instance.event_log_storage.get_asset_check_partition_info([dg.AssetCheckKey(dg.AssetKey(asset), check)])
+        judged = {AssetCheckExecutionRecordStatus.SUCCEEDED: True, AssetCheckExecutionRecordStatus.FAILED: False}
+        return {
+            str(one.partition_key): judged[one.latest_execution_status]
+            for one in infos
+            if one.latest_execution_status in judged
+        }
 
     hours = [partition_key(one) for one in HOURS]
     sessions = ["transformed", ran.world.sessions]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from dagster._core.event_api import PartitionKeyFilter
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
@@ -100,7 +101,9 @@ class Shown:
     def check(self, name: str, at: int) -> dg.AssetCheckEvaluation:
         """The newest evaluation of a check of an hour; it judges the newest materialization, else pages leave it out."""
         key = dg.AssetCheckKey(self.copy, name)
-        records = self.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+        records = self.instance.event_log_storage.get_asset_check_execution_history(
+            key, limit=100, partition_filter=PartitionKeyFilter(key=partition_key(hour(at)))
+        )
         events = [record.event.dagster_event for record in records if record.event and record.event.dagster_event]
         evaluations = [event.asset_check_evaluation_data for event in events if event.event_type == _EVALUATION]
         evaluation = next(one for one in evaluations if one.partition == partition_key(hour(at)))

@@ -14,7 +14,7 @@ from backfill_platform.adapters.connections import Connections
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.checks.pending_approval import newest_materializations
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.reports.markdown import paragraph

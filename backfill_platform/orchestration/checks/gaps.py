@@ -15,7 +15,7 @@ from backfill_platform.domain.hours import partition_key
 from backfill_platform.domain.plan import WAREHOUSE
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.checks.pending_approval import TEXTS, evaluation, newest_materializations
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.damage_reporting import gap_metadata, repair_link, report_damage
 from backfill_platform.orchestration.partitions import chosen_hours
 from backfill_platform.pipelines.spec import Pipeline

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from backfill_platform.domain.hours import partition_key
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 
 DAMAGE_TAG = "backfill/damage"  # on the runs that say so
 _STEP = "hours"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import dagster as dg
 
 from backfill_platform.domain.plan import CompareHours, PublishHours, explanation
-from backfill_platform.orchestration.dagster_overrides.event_log import batched
+from backfill_platform.orchestration.dagster_overrides.hourly_event_log import batched
 from backfill_platform.orchestration.presentation.metadata import facts_metadata, range_overview
 from backfill_platform.orchestration.range_concurrency import undo_job_name
 from backfill_platform.reports.facts import merged_step_facts, step_tables

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.event_api import PartitionKeyFilter
 
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.kafka.cluster import Cluster
@@ -84,10 +85,12 @@ def resend(world: World, instance: dg.DagsterInstance, **config: Any) -> dg.Exec
 def verdicts(world: World, instance: dg.DagsterInstance) -> dict[str, bool]:
     """The newest verdict of `delivery_counts` of each hour that has one."""
     key = dg.AssetCheckKey(dg.AssetKey(list(world.pipeline.raw.table.path)), DELIVERY_COUNTS)
-    found = {}
-    for one in reversed(instance.event_log_storage.get_asset_check_execution_history(key, limit=100)):
-        if one.event is not None and one.event.dagster_event is not None and one.partition is not None:
-            found[one.partition] = one.event.dagster_event.asset_check_evaluation_data.passed
+    log, found = instance.event_log_storage, {}
+    for info in log.get_asset_check_partition_info([key]):
+        chosen = PartitionKeyFilter(key=info.partition_key)
+        for one in log.get_asset_check_execution_history(key, 1, partition_filter=chosen) if info.partition_key else ():
+            if one.evaluation is not None:
+                found[str(info.partition_key)] = one.evaluation.passed
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from dagster._core.event_api import PartitionKeyFilter
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
@@ -115,7 +116,9 @@ class Watched:
 
     def evaluation(self, asset: str, name: str, at: int) -> dg.AssetCheckEvaluation | None:
         records = self.instance.event_log_storage.get_asset_check_execution_history(
-            dg.AssetCheckKey(dg.AssetKey(asset.split("/")), name), limit=100
+            dg.AssetCheckKey(dg.AssetKey(asset.split("/")), name),
+            limit=100,
+            partition_filter=PartitionKeyFilter(key=partition_key(hour(at))),
         )
         for record in records:
             event = record.event.dagster_event if record.event else None

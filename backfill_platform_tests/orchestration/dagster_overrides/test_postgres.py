@@ -1,0 +1,56 @@
+"""What PostgreSQL alone needs: first starts side by side, and writers that take turns."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import sqlalchemy as db
+
+from backfill_platform.orchestration.dagster_overrides.postgres import WRITING
+from backfill_platform_tests.fixtures_stack import ROOT
+from backfill_platform_tests.orchestration.dagster_overrides.conftest import POSTGRES
+
+STARTER = """
+import sys, time, dagster as dg
+import backfill_platform.orchestration.dagster_overrides.postgres
+time.sleep(max(0, float(sys.argv[2]) - time.time()))
+with dg.DagsterInstance.from_config(sys.argv[1]) as instance:
+    instance.report_runless_asset_event(dg.AssetMaterialization("a", partition=sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, postgres_url: str) -> Path:
+    (tmp_path / "dagster.yaml").write_text(POSTGRES.format(url=postgres_url))
+    return tmp_path
+
+
+def test_first_starts_side_by_side_make_the_tables_once(home: Path) -> None:
+    at = str(time.time() + 12)
+    command = [sys.executable, "-c", STARTER, str(home), at]
+    starters = [subprocess.Popen([*command, str(n)], cwd=ROOT, stderr=subprocess.PIPE, text=True) for n in range(5)]
+    said = [starter.communicate(timeout=120)[1] for starter in starters]
+    assert [starter.returncode for starter in starters] == [0] * 5, said
+    assert not any("Retrying failed database creation" in text for text in said), said
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        assert instance.get_materialized_partitions(dg.AssetKey("a")) == set("01234")
+
+
+def test_writers_take_turns(home: Path, postgres_url: str) -> None:
+    """Else a reader that goes on from the newest number it saw would miss smaller ones that become visible later."""
+    engine = db.create_engine(postgres_url, poolclass=db.NullPool)
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        event = dg.AssetMaterialization("a", partition="1")
+        writer = threading.Thread(target=instance.report_runless_asset_event, args=(event,))
+        with engine.begin() as other:
+            other.execute(db.select(db.func.pg_advisory_xact_lock(WRITING)))
+            writer.start()
+            writer.join(1)
+            assert writer.is_alive()
+            assert instance.get_materialized_partitions(dg.AssetKey("a")) == set()
+        writer.join(30)
+        assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
