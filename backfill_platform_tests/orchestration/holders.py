@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.kafka.cluster import Cluster
+from backfill_platform.adapters.records.connections import no_connections
 from backfill_platform_tests.world import World
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Opened:
         self.lake_days = 2
         self.loading = Loading.PULL
         self.replayed = False
+        self.named = no_connections
 
     def lake(self) -> Any:
         return self.world.lake
