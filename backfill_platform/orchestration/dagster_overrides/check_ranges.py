@@ -99,16 +99,11 @@ def materializations(event: Event) -> Iterator[AssetCheckEvaluationTargetMateria
             yield AssetCheckEvaluationTargetMaterializationData(storage_id=number, run_id=run_id, timestamp=timestamp)
 
 
-def planned_ranges(event: Event) -> list[str | None]:
-    """The partitions of the rows about a planned check: a range for contiguous hours, else every partition by itself."""
+def is_of_hours(event: Event) -> bool:
+    """Whether a planned check is planned for hours, and for nothing else."""
     planned = cast(AssetCheckEvaluationPlanned, event.get_dagster_event().event_specific_data)
-    if planned.partitions_subset is None:
-        return [None]
-    keys = list(planned.partitions_subset.get_partition_keys())
-    hours = [hour for key in keys if (hour := _hour(key)) is not None]
-    if len(hours) < len(keys):
-        return [*keys]
-    return [range_text(one) if len(one) > 1 else partition_key(one.start) for one in merge_hours(hours)]
+    subset = planned.partitions_subset
+    return subset is not None and all(_hour(key) is not None for key in subset.get_partition_keys())
 
 
 def _evaluation(event: Event) -> dg.AssetCheckEvaluation | None:

@@ -9,7 +9,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import dagster as dg
@@ -24,15 +23,15 @@ from dagster._core.storage.asset_check_execution_record import (
 from dagster._core.storage.asset_check_state import AssetCheckState
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from dagster._serdes import deserialize_value, serialize_value
+from dagster._serdes import deserialize_value
 
 from backfill_platform.domain.hours import partition_key
 from backfill_platform.orchestration.dagster_overrides.check_ranges import (
     hour_of_range,
     hours_of_text,
+    is_of_hours,
     materializations,
     merged,
-    planned_ranges,
 )
 from backfill_platform.orchestration.dagster_overrides.check_states import check_states, is_hourly
 from backfill_platform.orchestration.dagster_overrides.compact_text import store_compactly
@@ -40,7 +39,6 @@ from backfill_platform.orchestration.dagster_overrides.compact_text import store
 BATCH = 500  # events of one transaction: others wait meanwhile
 # Read by Dagster at each event: how many it hands over at once where it knows that more follow, as when a run is created.
 _BATCH_SIZE = "DAGSTER_EVENT_BATCH_SIZE"
-_PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 _KEY_LETTERS = 16  # of a partition key; a range is two of them with three dots between
 _CHECKS = AssetCheckExecutionsTable.c
 
@@ -138,21 +136,12 @@ class HourlyEventLog(SqlEventLogStorage):
             self._store_asset_event(connection, event, number)
 
     def _store_asset_check_evaluation_planned(self, event: dg.EventLogEntry, event_id: int | None) -> None:
-        """Dagster's writes a row for every partition, in one statement with more values than SQLite may bear."""
-        planned = cast(Any, event.get_dagster_event().event_specific_data)
-        common = {
-            "asset_key": planned.asset_key.to_string(),
-            "check_name": planned.check_name,
-            "run_id": event.run_id,
-            "execution_status": _PLANNED.value,
-            "evaluation_event": serialize_value(event),
-            "evaluation_event_timestamp": datetime.fromtimestamp(event.timestamp, UTC).replace(tzinfo=None),
-            "evaluation_event_storage_id": event_id,
-        }
-        with self.index_connection() as connection:
-            connection.execute(
-                AssetCheckExecutionsTable.insert(), [{**common, "partition": part} for part in planned_ranges(event)]
-            )
+        """Planned checks of hours leave no row: what was said of an hour last holds until it is judged again.
+
+        With Dagster's rows, a run that is stopped takes back what checks have said of hours that it never came to.
+        """
+        if not is_of_hours(event):
+            super()._store_asset_check_evaluation_planned(event, event_id)
 
     def _update_asset_check_evaluation(self, event: dg.EventLogEntry, event_id: int | None) -> None:
         """Dagster's changes the row of the same run and partition. That of a range is made anew: the newest row counts."""
@@ -218,7 +207,7 @@ class HourlyEventLog(SqlEventLogStorage):
             assert hours is not None
             status = AssetCheckExecutionRecordStatus(row["execution_status"])
             event = deserialize_value(row["evaluation_event"], dg.EventLogEntry)
-            judged = [None] * len(hours) if status is _PLANNED else [one.storage_id for one in materializations(event)]
+            judged = [one.storage_id for one in materializations(event)]
             for hour, number in zip(map(partition_key, hours), judged, strict=True):
                 yield AssetCheckPartitionInfo(
                     check_key=key,
@@ -281,9 +270,7 @@ class HourlyEventLog(SqlEventLogStorage):
             rows = connection.execute(query).mappings().all()
         for row in rows:
             record = AssetCheckExecutionRecord.from_db_row(row, key=key)
-            if record.status is not _PLANNED:
-                record = record._replace(event=hour_of_range(cast(dg.EventLogEntry, record.event), hour))
-            yield record._replace(partition=hour)
+            yield record._replace(event=hour_of_range(cast(dg.EventLogEntry, record.event), hour), partition=hour)
 
 
 @contextmanager
