@@ -13,7 +13,8 @@ from pyspark import cloudpickle
 from backfill_platform.adapters.files import json_lines
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
 from backfill_platform.adapters.files.hourly import ArchiveFile
-from backfill_platform.adapters.files.record_files import Reading, place_reader
+from backfill_platform.adapters.files.reading import Reading
+from backfill_platform.adapters.files.record_files import place_reader
 from backfill_platform.adapters.records.taking import taken_from
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.uris import local_uri
