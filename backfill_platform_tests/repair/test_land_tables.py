@@ -1,5 +1,6 @@
 """Iceberg tables and SQL queries as sources: the rows of each hour once, deletes respected, changes found."""
 
+import pickle
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -21,8 +22,12 @@ from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.iceberg import source_rows
 from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.adapters.iceberg.source_rows import TableReading
 from backfill_platform.adapters.iceberg.source_table import IcebergTable
+from backfill_platform.adapters.records.taking import taken_from
+from backfill_platform.adapters.sql import query_rows
 from backfill_platform.adapters.sql.query import SqlQuery
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.hours import HOUR, HourRange
@@ -32,6 +37,7 @@ from backfill_platform.errors import PreconditionError, SettingsError, SpecError
 from backfill_platform.pipelines.spec import DeclaredSource, Pipeline, RawTable
 from backfill_platform.repair.outcomes import HourOutcome
 from backfill_platform.repair.wiring import Services
+from backfill_platform_tests.adapters.elsewhere import rows_elsewhere
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.world import World
 
@@ -319,3 +325,24 @@ def test_what_a_database_says_while_it_is_read_is_told(spark: "SparkSession", wa
     shop = Shop(tmp_path, spark, warehouse, {"url": database_of(tmp_path, ORDERS)}, declared)
     with pytest.raises(PreconditionError, match="the query of the source failed: integer overflow"):
         shop.land(HourRange(T0, T0 + HOUR))
+
+
+def test_workers_need_not_have_this_package(spark: "SparkSession", tmp_path: Path) -> None:
+    catalog, properties = catalog_of(tmp_path)
+    catalog.create_table("sales.orders", schema_of(True)).append(table_of(ORDERS))
+    url, taken = database_of(tmp_path, ORDERS), {"cents": "bigint"}
+    declared = IcebergTable("shop", "sales.orders", "placed_at").open(lambda name: properties, lambda: HOURS.end)
+    query = SqlQuery("shop", QUERY, zoned=False).open(lambda name: {"url": url}, lambda: HOURS.end)
+    # Reading them here once lets the modules travel.
+    assert declared.lines(spark, [T0], taken).count() == query.lines(spark, [T0], taken).count() == 60
+    table = catalog.load_table("sales.orders")
+    (task,) = table.scan().plan_files()
+    of_table = TableReading(
+        table.metadata, table.metadata_location, dict(table.io.properties), ("cents",), "placed_at", zoned=True, where=""
+    )
+    epoch = pa.array([int(T0.timestamp())], pa.int64())
+    read = taken_from(source_rows.task_reader(of_table), taken)
+    assert rows_elsewhere(tmp_path, read, pa.table({"_task": [pickle.dumps(task)], "_epoch": epoch})) == 60
+    of_query = query_rows.QueryReading(url, QUERY, zoned=False, columns=("cents",))
+    read = taken_from(query_rows.hour_reader(of_query), taken)
+    assert rows_elsewhere(tmp_path, read, pa.table({"_epoch": epoch})) == 60

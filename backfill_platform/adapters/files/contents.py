@@ -11,11 +11,13 @@ import pyarrow.fs
 import pyarrow.orc
 import pyarrow.parquet
 
-from backfill_platform.adapters.files import avro_container, json_lines, record_files, unpacking
+from backfill_platform.adapters.files import avro_container, csv_files, json_lines, record_files, unpacking
+from backfill_platform.adapters.files import reading as reading_
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet, Tabular, Text
 from backfill_platform.adapters.files.integrity import MOST_RATIO, MOST_UNPACKED, LookedThrough, look_through
 from backfill_platform.adapters.files.own_columns import columns_of, own_columns
-from backfill_platform.adapters.files.record_files import MissingColumn, Reading, Unreadable, pieces_of
+from backfill_platform.adapters.files.reading import MissingColumn, Reading, Unreadable
+from backfill_platform.adapters.files.record_files import pieces_of
 from backfill_platform.adapters.files.text import read_lines
 from backfill_platform.adapters.records import fitting, taking
 from backfill_platform.adapters.records.frames import UNFIT, declared, let_travel, rows_of
@@ -94,7 +96,7 @@ class Contents:
         own = {} if taken else own_columns(files, self._reading(()))
         reading = self._reading(taken or own)
         reading = replace(reading, may_lack=tuple(own)) if own else reading
-        let_travel(avro_container, record_files, unpacking)
+        let_travel(avro_container, csv_files, reading_, record_files, unpacking)
         places = [(uri, int(hour.timestamp())) for uri, hour in files.items()]
         return rows_of(spark, places, "_uri string, _epoch bigint", record_files.place_reader(reading), taken or own)
 

@@ -10,7 +10,8 @@ import pyarrow.orc
 import pyarrow.parquet
 
 from backfill_platform.adapters.files.avro_container import Container
-from backfill_platform.adapters.files.record_files import CsvRecords, Reading
+from backfill_platform.adapters.files.csv_files import CsvRecords
+from backfill_platform.adapters.files.reading import Reading
 from backfill_platform.adapters.files.unpacking import place_of
 from backfill_platform.adapters.records.fitting import kind_of
 

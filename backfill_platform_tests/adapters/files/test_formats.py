@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.files import avro_container, record_files
+from backfill_platform.adapters.files import avro_container, csv_files
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
 from backfill_platform.adapters.files.hourly import ArchiveFile, HourlyFiles
 from backfill_platform.domain.hours import HourRange
@@ -297,7 +297,7 @@ def test_times_of_avro_may_be_beyond_the_years_of_python(spark: "SparkSession", 
 
 
 def test_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((avro_container, "MOST_UNPACKED"), (record_files, "MOST_UNPACKED")):
+    for module, name in ((avro_container, "MOST_UNPACKED"), (csv_files, "MOST_UNPACKED")):
         monkeypatch.setattr(module, name, 1 << 20)
     monkeypatch.setattr("backfill_platform.adapters.files.contents.MOST_UNPACKED", 1 << 20)
     same = ["x" * 1000] * 20_000

@@ -1,36 +1,27 @@
 """What reads files in Spark's Python workers comes along: workers elsewhere do not have this package."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 
 from backfill_platform.adapters.files import json_lines
 from backfill_platform.adapters.files.formats import Avro, Csv, FileFormat, JsonLines, Orc, Parquet
 from backfill_platform.adapters.files.hourly import ArchiveFile
-from backfill_platform.adapters.files.record_files import Reading, place_reader
+from backfill_platform.adapters.files.reading import Reading
+from backfill_platform.adapters.files.record_files import place_reader
 from backfill_platform.adapters.records.taking import taken_from
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.uris import local_uri
+from backfill_platform_tests.adapters.elsewhere import rows_elsewhere
 from backfill_platform_tests.adapters.files.test_formats import USERS, avro, csv, orc, parquet
 from backfill_platform_tests.events import hour
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORKER = """
-import pickle, sys
-sys.modules["backfill_platform"] = None  # an import of it fails
-import pyarrow as pa
-read = pickle.load(open(sys.argv[1], "rb"))
-with pa.ipc.open_stream(sys.argv[2]) as given:
-    print(sum(batch.num_rows for batch in read(iter(list(given)))))
-"""
 FORMATS: dict[str, tuple[FileFormat, bytes]] = {
     "parquet": (Parquet(), parquet()),
     "orc": (Orc(), orc()),
@@ -56,11 +47,4 @@ def test_workers_need_not_have_this_package(spark: "SparkSession", tmp_path: Pat
     else:
         read = taken_from(place_reader(Reading(ending, ("user",))), taken)
         given = pa.table({"_uri": [local_uri(path)], "_epoch": pa.array([0], pa.int64())})
-    (tmp_path / "function").write_bytes(cloudpickle.dumps(read))  # type: ignore[no-untyped-call]
-    with pa.ipc.new_stream(str(tmp_path / "given"), given.schema) as stream:
-        stream.write_table(given)
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, str(tmp_path / "function"), str(tmp_path / "given")],
-        capture_output=True, text=True, cwd="/", check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == (f"{len(USERS)}\n", 0), done.stderr
+    assert rows_elsewhere(tmp_path, read, given) == len(USERS)
