@@ -1,4 +1,6 @@
-"""The command that removes what the lake no longer needs: `maintain`."""
+"""The command that removes what the lake and Dagster's history no longer need: `maintain`."""
+
+from dataclasses import asdict
 
 import click
 
@@ -19,7 +21,8 @@ def maintain(pipeline: str | None, rehearse: bool, keep_days: int | None, output
     """Remove what the lake tables of a pipeline, or of all, no longer need.
 
     Snapshots that were replaced expire, branches of repairs that died are dropped, files that nothing names are deleted, and
-    patches that are too old for an undo. What a running repair or an undo needs stays. Dagster does the same every night.
+    patches that are too old for an undo. What a running repair or an undo needs stays. Without a pipeline, detail of old runs
+    is removed from Dagster's history, too. Dagster does the same every night.
     """
     from backfill_platform.cli.platform import open_platform
     from backfill_platform.pipelines.registry import find_pipeline
@@ -31,9 +34,17 @@ def maintain(pipeline: str | None, rehearse: bool, keep_days: int | None, output
         for one in chosen:
             progress.say(f"maintaining the tables of {one.name}")
             rows += lines(platform.maintain(one, rehearsal=rehearse, keep_days=keep_days))
+        history = None if pipeline or rehearse else platform.prune_history()
     if output != "text":
-        terminal.show_records((dict(zip(COLUMNS, row, strict=True)) for row in rows), output)
+        records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        terminal.show_records([*records, *([asdict(history)] if history else [])], output)
         return
     terminal.show_table("not needed any more, and kept" if rehearse else "removed, and kept", COLUMNS, rows)
     data, metadata = (sum(int(row[number]) for row in rows) for number in (5, 6))
     terminal.out.print(f"metadata is {metadata / data:.1%} of the data" if data else "there is no data")
+    if history:
+        terminal.out.print(
+            f"Dagster's history: the logs of {history.runs:,} runs and {history.events:,} events removed, "
+            f"{history.bytes:,} bytes given back",
+            soft_wrap=True,
+        )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -19,7 +20,9 @@ from backfill_platform.devstack.stack import Services, running_services
 from backfill_platform.domain.plan import Plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
+from backfill_platform.orchestration.dagster_overrides.history_pruning import Pruned, prune_history
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
+from backfill_platform.orchestration.job_services import now
 from backfill_platform.orchestration.jobs.maintenance import keeping, maintenance_asset_key, maintenance_metadata
 from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.orchestration.resources import ignore
@@ -117,6 +120,10 @@ class Platform:
             noted = dg.AssetMaterialization(maintenance_asset_key(pipeline.name), metadata=maintenance_metadata(done))
             self.instance.report_runless_asset_event(noted)
         return done
+
+    def prune_history(self) -> Pruned:
+        """Remove detail of runs that are older than the settings say from Dagster's history."""
+        return prune_history(self.instance, now() - timedelta(days=self.settings.history_days))
 
     def _definitions(self, listener: Callable[[Event], None]) -> dg.Definitions:
         return build_definitions(self.settings, overrides={"listener": listener})
