@@ -50,13 +50,15 @@ _ATTEMPTS = 20
 # Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes. They
 # stay small, because each merge and each repair writes those that it touches anew.
 # Each commit writes the metadata anew. pyiceberg keeps a hundred old files of it, and deletes none that it lists no longer.
-PROPERTIES = {
+_PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.target-size-bytes": "131072",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "5",
 }
+# Bounds of other columns would tell nothing: each file has all rows of its hour, and they are a fifth of the metadata.
+_BOUNDED = (ColumnType.TIMESTAMP, ColumnType.BOOLEAN)
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 _TYPES: Mapping[ColumnType, IcebergType] = {
@@ -78,6 +80,12 @@ def quarantine_of(table: Table) -> Table:
         Column("payload", ColumnType.STRING, description="the line as it came, or the rejected row as JSON"),
     )
     return Table(Layer.QUARANTINE, f"{table.layer}_{table.name}", columns)
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """The properties of a lake table: how its metadata is kept, and of which columns files have bounds."""
+    bounded = {f"write.metadata.metrics.column.{one.name}": "full" for one in table.columns if one.type in _BOUNDED}
+    return {**_PROPERTIES, "write.metadata.metrics.default": "none", **bounded}
 
 
 class Lake:
@@ -109,7 +117,7 @@ class Lake:
         except NoSuchTableError:
             try:
                 iceberg_table = self._catalog.create_table(
-                    table.path, Schema(*fields), partition_spec=spec, properties=PROPERTIES
+                    table.path, Schema(*fields), partition_spec=spec, properties=properties_of(table)
                 )
             except TableAlreadyExistsError:
                 iceberg_table = self._catalog.load_table(table.path)

@@ -20,7 +20,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
-from backfill_platform.adapters.iceberg.lake import MAIN, PROPERTIES, Lake
+from backfill_platform.adapters.iceberg.lake import MAIN, Lake, properties_of
 from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_path
@@ -111,7 +111,7 @@ def remove_unneeded(lake: Lake, table: Table, needed: Needed) -> Unneeded:
     found = find_unneeded(lake, table, needed)
     if not found.branches and not found.snapshots and not found.files:
         return found
-    lake.commit(table, lambda iceberg_table: _forget(iceberg_table, found, needed))
+    lake.commit(table, lambda iceberg_table: _forget(iceberg_table, table, found, needed))
     return _delete_of(lake, table, needed, found)
 
 
@@ -135,7 +135,7 @@ def _delete_of(lake: Lake, table: Table, needed: Needed, found: Unneeded) -> Unn
     return found
 
 
-def _forget(table: IcebergTable, found: Unneeded, needed: Needed) -> None:
+def _forget(table: IcebergTable, declared: Table, found: Unneeded, needed: Needed) -> None:
     for branch in found.branches & set(table.refs()) - set(needed.at_work()):
         table.manage_snapshots().remove_branch(branch).commit()
     heads = {ref.snapshot_id for ref in table.refs().values()}
@@ -145,7 +145,7 @@ def _forget(table: IcebergTable, found: Unneeded, needed: Needed) -> None:
         while some := list(islice(waiting, _AT_ONCE)):
             ExpireSnapshots(transaction).by_ids(some).commit()
         until = max(needed.until.astimezone(UTC), expired_until(table))
-        transaction.set_properties({**PROPERTIES, EXPIRED_UNTIL: until.isoformat()})
+        transaction.set_properties({**properties_of(declared), EXPIRED_UNTIL: until.isoformat()})
 
 
 def _expirable(table: IcebergTable, needed: Needed, dead: Collection[str]) -> list[int]:

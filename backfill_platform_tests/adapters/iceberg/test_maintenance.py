@@ -267,3 +267,25 @@ def test_no_history_of_repairs_and_maintenance_loses_a_row(
     assert lake.rows_by_hour(TABLE) == oracle
     assert Counter(when for when, _ in rows(lake).elements()) == oracle, "every file can be read"
     assert lake.snapshot(TABLE, branch=MAIN) is not None
+
+
+def test_only_times_and_flags_have_bounds_also_in_tables_that_were_made_before(lake: Lake, table: Table) -> None:
+    """Files hold all rows of an hour, so bounds of other columns tell nothing; they are a fifth of the metadata."""
+
+    def bounded() -> list[set[str]]:
+        loaded = lake.load(table)
+        assert loaded is not None
+        names = {field.field_id: field.name for field in loaded.schema().fields}
+        return [{names[one] for one in task.file.lower_bounds} for task in loaded.scan().plan_files()]
+
+    repair(lake, "r1", {0: 10})
+    assert bounded() == [{"ingestion_hour", "event_time"}]
+    loaded = lake.load(table)
+    assert loaded is not None
+    with loaded.transaction() as transaction:
+        transaction.remove_properties(*(name for name in loaded.properties if name.startswith("write.metadata.metrics")))
+    repair(lake, "r2", {0: 11})
+    assert bounded() == [{"ingestion_hour", "event_time", "n"}], "as a table of an earlier version"
+    remove_unneeded(lake, table, needed())
+    repair(lake, "r3", {0: 12})
+    assert bounded() == [{"ingestion_hour", "event_time"}]
