@@ -118,8 +118,8 @@ def main() -> None:
         (
             "# The lake's metadata after a year\n",
             f"`python -m benchmarks.maintenance --events {given.events} --hourly {hourly}` on 2 cores ({platform.machine()}): "
-            f"{hours:,} hours of {given.events} events, the last {hourly:,} committed one by one, those before a day at a time. "
-            f"{min(REPAIRS, hours // 50)} repairs of 1 to 24 hours; one table with its quarantine, maintained after each day.\n",
+            f"{hours:,} hours of {given.events} events, the last {hourly:,} committed one by one, others a day at a time. "
+            f"{min(REPAIRS, hours // 50)} repairs of 1 to 24 hours; one table with its quarantine, maintained each day.\n",
             f"Data {data / 1e6:.1f} MB, metadata {metadata / 1e6:.2f} MB: **{metadata / data:.1%}** of the data.\n",
             "| hours | s of commits since the line above | s of maintenance | MB of metadata |\n|---|---|---|---|",
             *rows,
