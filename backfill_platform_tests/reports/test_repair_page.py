@@ -7,7 +7,7 @@ import pytest
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import AssetPath, make_plan
 from backfill_platform.examples import clickstream
-from backfill_platform.repair.outcomes import Closure, Event, Reading, StepFinished, StepStarted
+from backfill_platform.repair.outcomes import CheckResult, Closure, Event, HourOutcome, Reading, StepFinished, StepStarted
 from backfill_platform.reports.render import last_lines, page
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
 
@@ -49,3 +49,16 @@ def test_a_dry_run_cannot_be_taken_back(asset: str, heading: str) -> None:
     plan = make_plan(clickstream.pipeline.name, clickstream.pipeline.nodes, HOURS, [(asset, "sessions")])
     report = RepairReport(RunSubject(clickstream.pipeline, HOURS, ((asset, "sessions"),), "r7"), plan)
     assert f"### Look again, or {heading}\n" in page(report, ["- a link"])
+
+
+def test_rows_of_a_table_stand_together() -> None:
+    """A blank line ends a table: what comes after it is shown as text with bars in it."""
+    report = report_of(SESSIONS, COPY)
+    for asset in (SESSIONS, COPY):
+        for hour in HOURS:
+            failed = CheckResult("rows_valid", False, False)
+            report.add(HourOutcome(asset, hour, "lost" if hour > FIRST else "", checks=(failed,)))
+    lines = page(report, []).splitlines()
+    first_rows = [number for number, line in enumerate(lines) if line.startswith("|") and not lines[number - 1].startswith("|")]
+    assert len(first_rows) == 5
+    assert all(set(lines[number + 1]) <= set("| -") for number in first_rows), "each begins with names and a line"
