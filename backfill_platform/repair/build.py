@@ -53,7 +53,7 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     time = pipeline.raw.event_time if from_raw else source.hour
     same_event = pipeline.raw.same_event if from_raw else ()
     reads, frames = [], []
-    once: list[tuple[HourRange, RangeRead, Deduplicated]] = []
+    once: list[tuple[ContiguousRun, RangeRead, Deduplicated]] = []
     for part in parts:
         read = read_range(
             spark,
@@ -67,7 +67,7 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
         )
         events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours, earlier=read.earlier)
         if deduplicated is not None:
-            once.append((HourRange.covering(part.hours), read, deduplicated))
+            once.append((part, read, deduplicated))
         built = owned(declared.build(events), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.available_until) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
@@ -88,10 +88,10 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
         measures["rows_of_other_tenants"] = F.count_if(~mine)
     options = WriteOptions(F.to_json(F.struct(*table.column_names)), measures, sort_by=(table.hour, *table.key))
     audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
-    for span, read, deduplicated in once:
-        counts = deduplicated.counts(events_by_hour(lake, source, time, read.paths, span))
+    for part, read, deduplicated in once:
+        counts = deduplicated.counts(events_by_hour(lake, source, time, read.paths, HourRange.covering(part.hours)))
         sessions = isinstance(ahead, UntilClosed)
-        audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in span}
+        audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in part.hours}
     if not from_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
