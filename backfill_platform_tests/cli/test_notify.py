@@ -59,6 +59,7 @@ def test_without_test_nobody_is_bothered(hook: Hook) -> None:
     assert hook.requests == []
 
 
+@pytest.mark.whole
 def test_who_is_not_reached_is_named_with_the_reason_and_without_the_address(hook: Hook) -> None:
     hook.answers = [Answer(410)] * 100
     result = backfill("recipients", "watched", "--test")

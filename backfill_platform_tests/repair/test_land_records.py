@@ -186,7 +186,9 @@ def number_of(payload: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.whole), pytest.param(3, marks=pytest.mark.whole)])
-@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "ending", [ending if "." not in ending else pytest.param(ending, marks=pytest.mark.whole) for ending in FORMATS]
+)
 def test_records_land_as_plain_python_reads_them(
     spark: "SparkSession", warehouse: Warehouse, tmp_path: Path, ending: str, seed: int
 ) -> None:
@@ -210,6 +212,7 @@ def test_records_land_as_plain_python_reads_them(
         assert facts["quarantined"] == sum(count for row, count in rejects.items() if row[0] == hour)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "avro", "orc", "parquet"])
 def test_an_archive_places_records_by_their_time(
     spark: "SparkSession", warehouse: Warehouse, tmp_path: Path, ending: str

@@ -147,6 +147,7 @@ def catalog_of(folder: Path) -> tuple[SqlCatalog, dict[str, str]]:
     return catalog, properties
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("zoned", [True, False], ids=["with a zone", "without a zone"])
 @pytest.mark.parametrize("files", ["by hour", "across hours"])
 def test_rows_of_an_iceberg_table_land_in_the_hour_of_their_time(

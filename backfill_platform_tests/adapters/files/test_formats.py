@@ -102,6 +102,7 @@ BAD: dict[str, tuple[str, Callable[[], bytes], str]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_file_costs_its_own_hour_and_one_sentence(spark: "SparkSession", tmp_path: Path, what: str) -> None:
     ending, data, says = BAD[what]

@@ -30,7 +30,10 @@ from backfill_platform_tests.orchestration.dagster_overrides.check_histories imp
 from backfill_platform_tests.orchestration.dagster_overrides.test_event_log import BAD, KEY, PARTITIONS, START, run
 from backfill_platform_tests.orchestration.dagster_overrides.test_event_logs_agree import answers, rows_of_checks
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.filterwarnings("ignore::dagster.PreviewWarning", "ignore::dagster.BetaWarning"),
+]
 
 SOME = HourRange(START, START + 6 * HOUR)
 

@@ -29,6 +29,7 @@ def home(tmp_path: Path, postgres_url: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.whole
 def test_first_starts_side_by_side_make_the_tables_once(home: Path) -> None:
     at = str(time.time() + 12)
     command = [sys.executable, "-c", STARTER, str(home), at]

@@ -10,6 +10,7 @@ import pytest
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.detection.survey import survey
+from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.jobs.maintenance import maintenance_asset, maintenance_asset_key, maintenance_schedule
 from backfill_platform.orchestration.run_request import REPAIR_TAG
 from backfill_platform.repair.maintain import Keep, maintain
@@ -43,6 +44,7 @@ def clean(world: World, *at_work: str, rehearsal: bool = False) -> dict[str, int
     return {one.table: len(one.lake.files) for one in maintain(world.pipeline, world.lake, world.warehouse, keep)}
 
 
+@pytest.mark.whole
 def test_after_maintenance_the_detector_finds_nothing_and_repairs_and_undo_go_on(world: World) -> None:
     repair, before = f"r{world.repairs}", world.net()
     rehearsed = clean(world, rehearsal=True)
@@ -81,7 +83,7 @@ def test_dagster_shows_what_was_freed_and_repairs_that_are_at_work_are_spared(wo
     assert (first["lake table"], first["branches"]) == (str(table), "1")
 
 
-def test_it_is_scheduled_for_every_night(world: World) -> None:
-    schedule = maintenance_schedule(world.pipeline, maintenance_asset(world.pipeline))
+def test_it_is_scheduled_for_every_night() -> None:
+    schedule = maintenance_schedule(clickstream.pipeline, maintenance_asset(clickstream.pipeline))
     assert schedule.cron_schedule == "17 3 * * *"
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING

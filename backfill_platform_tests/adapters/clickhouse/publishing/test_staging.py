@@ -243,6 +243,7 @@ def test_rows_whose_hour_is_not_a_full_hour_stop_the_attempt(warehouse: Warehous
 # --- fences ---
 
 
+@pytest.mark.whole
 def test_a_new_attempt_drops_what_earlier_ones_left(warehouse: Warehouse, visits: Table) -> None:
     for _ in range(2):
         staged(warehouse, visits, [visit(TEN, "ada")])
