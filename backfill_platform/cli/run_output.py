@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backfill_platform.cli import terminal
-from backfill_platform.domain.hours import format_hour, merge_hours
+from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import AssetPath
 from backfill_platform.repair.outcomes import NEEDS, Event, HourOutcome, StepFinished
 from backfill_platform.reports.facts import SAMPLES, tables_of
 from backfill_platform.reports.render import last_lines
+from backfill_platform.reports.repair_report import ranges_of
 from backfill_platform.reports.words import hours_in_words, more, plural
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def _show_totals(result: "RunResult") -> None:
         )
         for one in report.assets.values()
     ]
-    hours = merge_hours({outcome.hour for outcome in report.outcomes})
-    title = f"{report.subject.pipeline.name} {', '.join(map(str, hours[:3]))}"
+    title = f"{report.subject.pipeline.name} {ranges_of({outcome.hour for outcome in report.outcomes})}"
     terminal.show_table(title, ("asset", "hours", "changed", "not done", *_SUMS, "seconds"), rows)
     for how in dict.fromkeys(f"{'/'.join(step.step.asset)}: {step.published_by}" for step in result.steps if step.published_by):
         terminal.show_text(f"  {how}")

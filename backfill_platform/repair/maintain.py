@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
+from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches, old_patches
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.iceberg.maintenance import Needed, Unneeded, find_unneeded, remove_unneeded
+from backfill_platform.domain.tables import Table
 from backfill_platform.pipelines.spec import Pipeline
 
 
@@ -52,7 +53,11 @@ def maintain(pipeline: Pipeline, lake: Lake, warehouse: Warehouse, keep: Keep) -
         for stored in (table, quarantine_of(table)):
             needed = Needed(keep.until, ledger.snapshots_without_table(str(stored)), keep.at_work)
             found = find_unneeded(lake, stored, needed) if keep.rehearsal else remove_unneeded(lake, stored, needed)
-            patches = 0
-            if stored in published and not keep.rehearsal:
-                patches = drop_patches(warehouse, stored, older_than_days=keep.patch_days)
-            yield MaintainedTable(str(stored), found, patches)
+            yield MaintainedTable(str(stored), found, _old_patches(warehouse, table, keep) if stored in published else 0)
+
+
+def _old_patches(warehouse: Warehouse, table: Table, keep: Keep) -> int:
+    """How many patches were too old for an undo; they are dropped unless it is a rehearsal."""
+    if keep.rehearsal:
+        return len(old_patches(warehouse, table, older_than_days=keep.patch_days))
+    return drop_patches(warehouse, table, older_than_days=keep.patch_days)

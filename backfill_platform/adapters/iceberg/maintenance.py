@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.fs
-from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
@@ -136,12 +136,13 @@ def _delete_of(lake: Lake, table: Table, needed: Needed, found: Unneeded) -> Unn
 
 
 def _forget(table: IcebergTable, declared: Table, found: Unneeded, needed: Needed) -> None:
-    for branch in found.branches & set(table.refs()) - set(needed.at_work()):
-        table.manage_snapshots().remove_branch(branch).commit()
-    heads = {ref.snapshot_id for ref in table.refs().values()}
+    dead = found.branches & set(table.refs()) - set(needed.at_work())
+    heads = {ref.snapshot_id for name, ref in table.refs().items() if name not in dead}
     there = {snapshot.snapshot_id for snapshot in table.snapshots()} - heads
     waiting = iter([one for one in found.snapshots if one in there])
     with table.transaction() as transaction:
+        for branch in dead:
+            ManageSnapshots(transaction).remove_branch(branch).commit()
         while some := list(islice(waiting, _AT_ONCE)):
             ExpireSnapshots(transaction).by_ids(some).commit()
         until = max(needed.until.astimezone(UTC), expired_until(table))

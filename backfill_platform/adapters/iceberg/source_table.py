@@ -19,22 +19,21 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import TimestampNanoType, TimestampType, TimestamptzNanoType, TimestamptzType
-from pyspark.sql import functions as F
 
 from backfill_platform.adapters.iceberg import source_rows
 from backfill_platform.adapters.iceberg.source_rows import TableReading, batches_of, condition
+from backfill_platform.adapters.records.by_hour import RecordsByHour
 from backfill_platform.adapters.records.connections import Connect
 from backfill_platform.adapters.records.fitting import kind_of
-from backfill_platform.adapters.records.frames import let_travel, payload, rows_of
+from backfill_platform.adapters.records.frames import let_travel, rows_of
 from backfill_platform.adapters.records.inspection import Inspection
 from backfill_platform.adapters.records.taking import Taken
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
 from backfill_platform.domain.notification import redact
-from backfill_platform.domain.offsets import Spans
 from backfill_platform.errors import PreconditionError, SpecError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EVER = 1 << 63
@@ -66,11 +65,8 @@ class IcebergTable:
         return IcebergReader(self, connect, clock)
 
 
-class IcebergReader:
+class IcebergReader(RecordsByHour):
     """A table as landing reads it, at the snapshot that it had when it was first asked."""
-
-    missing_place = "time: not within an hour"
-    undecodable = "record: cannot be decoded"
 
     def __init__(self, declared: IcebergTable, connect: Connect, clock: Callable[[], datetime]) -> None:
         self._declared, self._connect, self._clock = declared, connect, clock
@@ -81,16 +77,15 @@ class IcebergReader:
         Hours are absent that are not over, or that have no rows and may not be empty. Raises PreconditionError where the table
         cannot be opened or has deletes that pyiceberg does not read, and SpecError where it lacks a column.
         """
-        hours, now = list(hours), self._clock()
-        reading = self._reading(taken)
-        absent, rows = {}, {}
-        for hour, tasks in self._tasks([hour for hour in hours if hour + HOUR <= now]).items():
+        hours = list(hours)
+        reading, absent = self._reading(taken), self._not_over(hours)
+        rows = {}
+        for hour, tasks in self._tasks([hour for hour in hours if hour not in absent]).items():
             rows[hour] = sum(self._count(task, reading, hour) for task in tasks)
             if not rows[hour] and not self._declared.may_be_empty:
                 absent[hour] = (
                     f"{self._declared.table} has no rows of {format_hour(hour)}; may_be_empty=True takes it for empty"
                 )
-        absent |= {hour: f"the hour is not over: it is {now:%Y-%m-%dT%H:%M} UTC" for hour in hours if hour not in rows}
         return Inspection(absent, {hour: count for hour, count in rows.items() if hour not in absent})
 
     def lines(self, spark: SparkSession, hours: Collection[datetime], taken: Taken = _NOTHING) -> DataFrame:
@@ -105,18 +100,6 @@ class IcebergReader:
     def versions(self, hours: Iterable[datetime]) -> dict[datetime, str]:
         """The data files that may hold rows of each hour, with their deletes. A compaction of them is a change."""
         return {hour: _version(tasks) for hour, tasks in self._tasks(hours).items()}
-
-    def ingestion_hour(self, event_time: Column) -> Column:
-        """The hour in which the `time` of the row lies."""
-        return F.col("file_hour")
-
-    def payload(self, given: Collection[str]) -> Column:
-        """The payload of a quarantine row: its columns as JSON."""
-        return payload(given)
-
-    def spans(self, hour: datetime) -> Spans:
-        """Tables have no offsets."""
-        return ()
 
     @cached_property
     def _table(self) -> Any:

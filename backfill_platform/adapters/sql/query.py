@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark.sql import functions as F
-
+from backfill_platform.adapters.records.by_hour import RecordsByHour
 from backfill_platform.adapters.records.connections import Connect
-from backfill_platform.adapters.records.frames import let_travel, payload, rows_of
+from backfill_platform.adapters.records.frames import let_travel, rows_of
 from backfill_platform.adapters.records.inspection import Inspection
 from backfill_platform.adapters.records.taking import Taken
 from backfill_platform.adapters.sql import query_rows
 from backfill_platform.adapters.sql.query_rows import TIMES, QueryReading, SourceFailed
-from backfill_platform.domain.hours import HOUR, HourRange, format_hour
-from backfill_platform.domain.offsets import Spans
+from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.errors import PreconditionError, SettingsError, SpecError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from sqlalchemy import CursorResult
 
 Answer = TypeVar("Answer")
@@ -58,11 +56,8 @@ class SqlQuery:
         return QueryReader(self, connect, clock)
 
 
-class QueryReader:
+class QueryReader(RecordsByHour):
     """A query as landing reads it: each hour by one statement."""
-
-    missing_place = "time: not within an hour"
-    undecodable = "record: cannot be decoded"
 
     def __init__(self, declared: SqlQuery, connect: Connect, clock: Callable[[], datetime]) -> None:
         self._declared, self._connect, self._clock = declared, connect, clock
@@ -74,11 +69,9 @@ class QueryReader:
         database says, and SpecError for a column that the query does not give.
         """
         self._columns(taken)
-        now, absent, rows = self._clock(), {}, {}
-        for hour in hours:
-            if hour + HOUR > now:
-                absent[hour] = f"the hour is not over: it is {now:%Y-%m-%dT%H:%M} UTC"
-                continue
+        hours = list(hours)
+        absent, rows = self._not_over(hours), {}
+        for hour in [hour for hour in hours if hour not in absent]:
             count = self._run(f"SELECT count(*) FROM ({self._query}) counted", hour, lambda result: int(result.scalar_one()))
             if count or self._declared.may_be_empty:
                 rows[hour] = count
@@ -99,18 +92,6 @@ class QueryReader:
         if not self._declared.version:
             return {}
         return {hour: ", ".join(map(str, self._asked(self._declared.version, hour))) for hour in hours}
-
-    def ingestion_hour(self, event_time: Column) -> Column:
-        """The hour for which the query gave the row."""
-        return F.col("file_hour")
-
-    def payload(self, given: Collection[str]) -> Column:
-        """The payload of a quarantine row: its columns as JSON."""
-        return payload(given)
-
-    def spans(self, hour: datetime) -> Spans:
-        """Queries have no offsets."""
-        return ()
 
     @property
     def _query(self) -> str:

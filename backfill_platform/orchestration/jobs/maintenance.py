@@ -60,7 +60,7 @@ def maintenance_asset(pipeline: Pipeline) -> dg.AssetsDefinition:
                     done.append(one)
         except BackfillError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        return dg.MaterializeResult(metadata=maintenance_metadata(done))
+        return dg.MaterializeResult(metadata=maintenance_metadata(done, rehearsal=config.rehearsal))
 
     return maintained
 
@@ -71,14 +71,14 @@ def keeping(connections: Connections, instance: dg.DagsterInstance, *, rehearsal
     return Keep(now() - timedelta(days=days), connections.patch_days, lambda: repairs_at_work(instance), rehearsal)
 
 
-def maintenance_metadata(done: list[MaintainedTable]) -> dict[str, dg.MetadataValue]:
-    """What was done, for the page of the asset, which plots the sizes."""
+def maintenance_metadata(done: list[MaintainedTable], *, rehearsal: bool = False) -> dict[str, dg.MetadataValue]:
+    """What was done, for the page of the asset, which plots the sizes. A rehearsal has freed nothing."""
     rows = lines(done)
     records = [dg.TableRecord({name: str(cell) for name, cell in zip(COLUMNS, row, strict=True)}) for row in rows]
     schema = dg.TableSchema([dg.TableColumn(name) for name in COLUMNS])
     return {
         "tables": dg.MetadataValue.table(records=records, schema=schema),
-        "bytes_freed": dg.MetadataValue.int(sum(one.lake.bytes for one in done)),
+        "bytes_not_needed" if rehearsal else "bytes_freed": dg.MetadataValue.int(sum(one.lake.bytes for one in done)),
         "bytes_of_data": dg.MetadataValue.int(sum(one.lake.kept_data for one in done)),
         "bytes_of_metadata": dg.MetadataValue.int(sum(one.lake.kept_metadata for one in done)),
     }

@@ -11,7 +11,12 @@ import pytest
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.detection.survey import survey
 from backfill_platform.examples import clickstream
-from backfill_platform.orchestration.jobs.maintenance import maintenance_asset, maintenance_asset_key, maintenance_schedule
+from backfill_platform.orchestration.jobs.maintenance import (
+    maintenance_asset,
+    maintenance_asset_key,
+    maintenance_metadata,
+    maintenance_schedule,
+)
 from backfill_platform.orchestration.run_request import REPAIR_TAG
 from backfill_platform.repair.maintain import Keep, maintain
 from backfill_platform.repair.undo import UndoScope
@@ -81,6 +86,20 @@ def test_dagster_shows_what_was_freed_and_repairs_that_are_at_work_are_spared(wo
     assert isinstance(tables, dg.TableMetadataValue)
     first = tables.records[0].data
     assert (first["lake table"], first["branches"]) == (str(table), "1")
+
+
+def test_a_rehearsal_says_what_would_go_and_frees_nothing(world: World) -> None:
+    now = datetime.now(UTC)
+    keep = {way: Keep(now + LATER, 0, tuple, rehearsal=way) for way in (True, False)}
+
+    def patches(way: bool) -> int:
+        return sum(one.patches for one in maintain(world.pipeline, world.lake, world.warehouse, keep[way]))
+
+    assert patches(True) == patches(True) == patches(False) == 3, "of two tables published at first, and of the repair"
+    assert patches(True) == 0
+    names = maintenance_metadata([], rehearsal=True).keys()
+    assert "bytes_not_needed" in names
+    assert "bytes_freed" not in names
 
 
 def test_it_is_scheduled_for_every_night() -> None:

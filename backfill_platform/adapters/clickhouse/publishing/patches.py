@@ -89,17 +89,23 @@ def forget_patch(staging: Staging) -> None:
     staging.warehouse.drop(staging.pending_patch, doing=f"forgetting the patch of {staging.table}")
 
 
-def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
-    """Drop the patches of a table that are older; returns how many. They can no longer be undone."""
+def old_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> list[str]:
+    """The names of the patches of a table that are older."""
     rows = warehouse.rows(
         "SELECT name FROM system.tables WHERE database = {database:String} AND comment = {target:String} "
         "AND metadata_modification_time <= now() - toIntervalDay({days:UInt32})",
         parameters={"database": PATCHES_DATABASE, "target": str(table), "days": older_than_days},
         doing=f"looking for old patches of {table}",
     )
-    for (name,) in rows:
+    return [name for (name,) in rows]
+
+
+def drop_patches(warehouse: Warehouse, table: Table, *, older_than_days: int) -> int:
+    """Drop the patches of a table that are older; returns how many. They can no longer be undone."""
+    names_ = old_patches(warehouse, table, older_than_days=older_than_days)
+    for name in names_:
         warehouse.drop(qualified(PATCHES_DATABASE, name), doing="dropping an old patch")
-    return len(rows)
+    return len(names_)
 
 
 def patched_hours(
