@@ -99,6 +99,10 @@ class Ground:
     def events(self) -> int:
         return sum(self.lake.rows_by_hour(self.pipeline.raw.table, self.span).values())
 
+    def megabytes(self) -> float:
+        """What the raw files of the range have on disk."""
+        return sum(Path(uri.removeprefix("file://")).stat().st_size for uri in self.files(0, 0)) / 1e6
+
     def prepare(self) -> float:
         """Publish all hours, prove it, and keep the tables with the wrong rows; the seconds that publishing took."""
         assets = [self.table.path, ("warehouse", self.table.name)]

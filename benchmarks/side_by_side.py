@@ -1,9 +1,9 @@
 """Ways to repair the same hours, side by side: `make bench`, or `python -m benchmarks.side_by_side [--quick]`.
 
 Two days are repaired, of whose published sessions one percent is wrong: one of a million generated events an hour, and the one
-of real requests that is shipped. By the platform, by the usual PySpark script, hour by hour, and by PyFlink, beside a bare
-Spark job and one SQL statement that publish nothing. See `benchmarks/contest.py` for what is the
-same for all and how it is proven.
+of real requests that is shipped. By the platform, by the usual PySpark script, hour by hour, by PyFlink, by DuckDB and by
+ClickHouse itself, beside a bare Spark job and one SQL statement that publish nothing. See `benchmarks/contest.py` for what is
+the same for all and how it is proven.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from backfill_platform.adapters.spark.session import session_options, use_this_i
 from backfill_platform.devstack.embedded_clickhouse import server as embedded
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.examples import clickstream
-from benchmarks import contenders, flink, small_figures
+from benchmarks import contenders, flink, small_figures, sql_engines
 from benchmarks.contenders import Entry
 from benchmarks.contest import Ground, Took, load
 from benchmarks.end_to_end import AROUND, START, jvm_of, say, world
@@ -71,6 +71,7 @@ def main() -> None:
     chosen = parser.parse_args()
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)
     use_this_interpreter()
+    sql_engines.install()
     size = size_of(chosen)
     began, loads = time.perf_counter(), [load()]
     small = small_figures.imports(size.runs) + small_figures.spark_starts(min(size.runs, 3))
@@ -121,6 +122,8 @@ def entries(other: Flink, turns: int, slow_turns: int, by_hour: bool = True) -> 
         contenders.SQL: Entry(contenders.one_sql, turns),
         contenders.OURS: Entry(contenders.ours, turns),
         "script": Entry(contenders.script, turns),
+        sql_engines.DUCKDB: Entry(sql_engines.duckdb_on(other.folder / "duckdb"), turns),
+        sql_engines.CLICKHOUSE: Entry(sql_engines.clickhouse, turns),
     }
     if by_hour:
         found[contenders.BY_HOUR] = Entry(contenders.by_hour, slow_turns)
@@ -130,7 +133,7 @@ def entries(other: Flink, turns: int, slow_turns: int, by_hour: bool = True) -> 
 def contest(ground: Ground, taking_part: dict[str, Entry], other: Flink) -> Figures:
     """Turn after turn; who begins after the bare job changes with every turn."""
     ground.prepare()
-    figures = Figures(ground.span, ground.events(), ground.sessions, ground.wrong)
+    figures = Figures(ground.span, ground.events(), ground.megabytes(), ground.sessions, ground.wrong)
     bare, *rest = taking_part
     for number in range(max(entry.turns for entry in taking_part.values())):
         shift = number % len(rest)

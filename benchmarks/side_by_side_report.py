@@ -15,13 +15,21 @@ from benchmarks.contest import Took
 from benchmarks.flink import FLINK
 from benchmarks.flink import VERSION as FLINK_VERSION
 from benchmarks.small_figures import spread
+from benchmarks.sql_engines import CLICKHOUSE, DUCKDB
+from benchmarks.sql_engines import VERSION as DUCKDB_VERSION
 
-ORDER = (OURS, SCRIPT_ALTER, SCRIPT_LIGHT, BY_HOUR, FLINK, BARE, SQL)
+ORDER = (OURS, SCRIPT_ALTER, SCRIPT_LIGHT, BY_HOUR, FLINK, DUCKDB, CLICKHOUSE, BARE, SQL)
 SPARKS = ("JVM", "Python", "ClickHouse")
 WIDTH = 128
 FEW = "So little data shows what a repair costs before the first row."
-PROCESSES = {BARE: ("JVM",), SQL: ("ClickHouse",), FLINK: ("Flink", "Python", "ClickHouse")}
-ASKED_EVENTS, ASKED_RATIO, ASKED_HOUR = 175_000, 1.5, 10
+PROCESSES = {
+    BARE: ("JVM",),
+    SQL: ("ClickHouse",),
+    CLICKHOUSE: ("ClickHouse",),
+    DUCKDB: ("DuckDB", "Python", "ClickHouse"),
+    FLINK: ("Flink", "Python", "ClickHouse"),
+}
+ASKED_EVENTS, ASKED_RATIO, ASKED_HOUR = 175_000, 1.15, 2
 
 
 @dataclass
@@ -30,6 +38,7 @@ class Figures:
 
     span: HourRange
     events: int
+    megabytes: float  # of the raw files of the range, as they are on disk
     sessions: int
     wrong: int
     turns: list[dict[str, Took]] = field(default_factory=list)
@@ -62,6 +71,7 @@ class Figures:
             spread([one.seconds for one in took], 1),
             f"{self.ratio(name):.2f}",
             f"{self.events / self.median(name):,.0f}",
+            f"{self.megabytes / self.median(name):.1f}",
             rows,
             ", ".join(f"{process} {gigabytes:.1f}" for process, gigabytes in most.items()),
         )
@@ -82,7 +92,7 @@ class Figures:
     @property
     def said(self) -> str:
         shares = f"{self.wrong:,} of the {self.sessions:,} published sessions were wrong"
-        return f"{len(self.span)} hours with {self.events:,} raw events; {shares}."
+        return f"{len(self.span)} hours with {self.events:,} raw events in files of {self.megabytes:,.0f} MB; {shares}."
 
 
 def verdicts(figures: Figures) -> str:
@@ -93,7 +103,7 @@ def verdicts(figures: Figures) -> str:
         (f"at most {ASKED_RATIO} x the bare Spark job", ratio <= ASKED_RATIO, f"{ratio:.2f} x"),
     ]
     for other in figures.names:
-        if other in (SCRIPT_ALTER, SCRIPT_LIGHT, BY_HOUR, FLINK):
+        if other in (SCRIPT_ALTER, SCRIPT_LIGHT, BY_HOUR, FLINK, DUCKDB, CLICKHOUSE):
             shares = [turn[OURS].seconds / turn[other].seconds for turn in figures.turns if other in turn]
             share = statistics.median(shares)
             found.append((f"faster than {other}", share < 1, f"{share:.2f} of its time, in the same turn"))
@@ -144,12 +154,12 @@ def versions() -> str:
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.split('"')
     named = {"Python": platform.python_version(), "Java": java[1] if len(java) > 1 else "unknown"}
     named |= {name: version(name) for name in ("pyspark", "chdb-core", "clickhouse-connect", "pyiceberg", "pyarrow", "dagster")}
-    named["apache-flink"] = FLINK_VERSION
+    named |= {"apache-flink": FLINK_VERSION, "duckdb": DUCKDB_VERSION}
     return ", ".join(f"{name} {number}" for name, number in named.items())
 
 
-HEAD_OF_TABLE = """| way | turns | s (spread) | to the bare job | events/s | rows written to the target | peak GB |
-|---|---|---|---|---|---|---|
+HEAD_OF_TABLE = """| way | turns | s (spread) | to the bare job | events/s | MB/s | rows written to the target | peak GB |
+|---|---|---|---|---|---|---|---|
 """
 
 FLINK_RAN = """PyFlink has an environment of its own (`.bench/`), a heap of 4 GB and 2 GB beside it. It writes Parquet, which is
@@ -176,6 +186,9 @@ Seconds are medians, with the least and the most in brackets where there was mor
   first published, for every hour, in the range and around it. What was first published was compared with the number of
   sessions and requests that one SQL statement finds in the raw files.
 - Sessions of Spark (`local[2]`, {driver}, options of the platform, which the script gets, too) and of Flink are warm.
+- DuckDB is a new process in every turn, with two threads and 4 GB; it writes Parquet, which is read and inserted as the script
+  inserts. ClickHouse as a contender is the server of the target: after its `DELETE FROM`, one `INSERT ... SELECT` over the raw
+  files, with two threads. Neither checks rows, and readers miss rows meanwhile, as with the script.
 
 Ours includes what only ours does: the checks of every row, closing sessions by reading on, the commit to the lake, staging,
 the comparison, its proof, publishing, verifying and the ledger. It stages all rows beside the target, and writes to the target
@@ -188,7 +201,7 @@ its ways of deleting are charged with that.
 
 The bare job reads one hour before and one after, leaves duplicates in, and does nothing with its rows. The SQL statement only
 counts rows. Peak memory is the resident one of the processes that take part, since the turn began; a JVM keeps what earlier
-turns made it take.
+turns made it take. MB/s are those of the compressed raw files.
 
 ## A generated day
 
