@@ -73,9 +73,11 @@ def wanted_hours(pipeline: Pipeline, lake: Lake, gaps: Iterable[Gap], now: datet
     for node in pipeline.nodes:
         own = changed.setdefault(node.table.path, set())
         own |= lake_hours.get(str(node.table), set())
-        if node.reads is not None and node.reads != pipeline.raw.table:
-            for hour in changed[node.reads.path]:
-                own |= set(node.window.reached_by(hour, hour + _INSTANT).intersect(every) or ())
+        for source in node.inputs:
+            if source.elsewhere or source.table == pipeline.raw.table:
+                continue
+            for hour in changed[source.table.path]:
+                own |= set(source.window.reached_by(hour, hour + _INSTANT).intersect(every) or ())
         if own:
             found.setdefault(node.table.path, set()).update(own)
             if node.published:

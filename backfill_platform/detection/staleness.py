@@ -72,13 +72,14 @@ def stale_hours(pipeline: Pipeline, hours: HourRange, known: Known, now: datetim
 def _source_changed(pipeline: Pipeline, node: Node, built: Mapping[datetime, Written], known: Known) -> Reasons:
     """Hours that were computed from rows of another derived table which has others by now."""
     found: Reasons = {}
-    if node.reads is None or node.reads == pipeline.raw.table:
-        return found
-    history = known.history[node.reads.path]
-    for hour, claim in built.items():
-        for source in node.window.needs(hour, pipeline.start):
-            if source in history and has_changed(claim, history[source]):
-                found.setdefault(hour, f"{node.reads} of {format_hour(source)} has other rows by now")
+    for source in node.inputs:
+        if source.table == pipeline.raw.table:
+            continue
+        history = known.history[source.table.path]
+        for hour, claim in built.items():
+            for at in source.window.needs(hour, source.bounds(pipeline.start, pipeline.end)[0]):
+                if at in history and has_changed(claim, history[at]):
+                    found.setdefault(hour, f"{source} of {format_hour(at)} has other rows by now")
     return found
 
 
@@ -88,16 +89,16 @@ def _reached(
     """The hours of each derived table that were built before the damage arrived and that it reaches; with how."""
     found: dict[tuple[str, str], Reasons] = {}
     for affected in impact.tables[1:]:
-        path, above = affected.node.table.path, affected.node.reads
+        path, own = affected.node.table.path, [one for one in affected.node.inputs if not one.elsewhere]
+        above = [one for one in own if one.table != pipeline.raw.table]
         reasons = found.setdefault(path, {})
         for hour, claim in known.built(affected.node, hours).items():
-            if above is not None and above != pipeline.raw.table:
-                reached = not found[above.path].keys().isdisjoint(affected.node.window.needs(hour, pipeline.start))
-            else:
+            reached = any(not found[one.table.path].keys().isdisjoint(one.window.needs(hour, pipeline.start)) for one in above)
+            if len(above) < len(own):
                 # Of an hour that is lost nobody can tell; that it is lost is said elsewhere.
-                reached = hour in affected.why and hour in known.there[path]
+                reached = reached or (hour in affected.why and hour in known.there[path])
             if reached and claim.started_at < arrived:
-                reasons[hour] = affected.why.get(hour, f"computed from {above}")
+                reasons[hour] = affected.why.get(hour, f"computed from {', '.join(map(str, own))}")
     return found
 
 
@@ -132,7 +133,7 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
     """Event times of raw hours that came, or changed, after hours had been built that they reach: with when, and what."""
     history = known.history[pipeline.raw.table.path]
     spans = _spans(known.raw)
-    nodes = [node for node in pipeline.nodes if node.reads == pipeline.raw.table]
+    nodes = [node for node in pipeline.nodes if node.windows_on(pipeline.raw.table)]
     built = {node.table.path: known.built(node, hours) for node in nodes}
     first_build = min((claim.started_at for one in built.values() for claim in one.values()), default=None)
     if first_build is None:
@@ -147,7 +148,8 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
         reached = [
             claim
             for node in nodes
-            for hour in node.window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR).intersect(hours) or ()
+            for window in node.windows_on(pipeline.raw.table)
+            for hour in window.reached_by(min(low, raw_hour), max(high, raw_hour) + HOUR).intersect(hours) or ()
             if (claim := built[node.table.path].get(hour)) is not None and claim.started_at < last.finished_at
         ]
         unseen = [claim for claim in reached if seen_by(claim, versions) is None]
@@ -163,7 +165,7 @@ def _changes(pipeline: Pipeline, hours: HourRange, known: Known) -> Iterator[tup
 def _late(pipeline: Pipeline, lake: Lake, raw_hour: datetime) -> Iterator[tuple[Damage, int]]:
     """The event times of an ingestion hour that lie outside of it, far apart ones by themselves, with how many events."""
     raw, time = pipeline.raw.table, pipeline.raw.event_time
-    windows = [node.window.lookahead for node in pipeline.nodes if node.reads == raw]
+    windows = [window.lookahead for node in pipeline.nodes for window in node.windows_on(raw)]
     keys = {ahead.key for ahead in windows if isinstance(ahead, UntilClosed)}
     key = keys.pop() if len(keys) == 1 and all(isinstance(ahead, UntilClosed) for ahead in windows) else ""
     outside = f"({time} < '{raw_hour.isoformat()}' or {time} >= '{(raw_hour + HOUR).isoformat()}')"

@@ -97,13 +97,11 @@ def survey(
     with ThreadPoolExecutor() as threads:
         # The warehouse sums up its rows while we read the lake's metadata.
         asked = {table.path: threads.submit(_stored, warehouse, table, hours) for table in pipeline.published}
-        inventory = {
-            table.path: lake.inventory(table, pipeline.raw.event_time if table == raw else "") for table in pipeline.tables
-        }
+        read = [source.table for node in pipeline.nodes for source in node.inputs if source.elsewhere]
+        tables = tuple(dict.fromkeys((*pipeline.tables, *read)))
+        inventory = {table.path: lake.inventory(table, pipeline.raw.event_time if table == raw else "") for table in tables}
         # After the lake: what is written in between is not in the snapshots that we know, and is left out.
-        history = {
-            table.path: _of_this_lake(ledger.lake_history(str(table)), inventory[table.path]) for table in pipeline.tables
-        }
+        history = {table.path: _of_this_lake(ledger.lake_history(str(table)), inventory[table.path]) for table in tables}
         there = {path: _hours_of(held) for path, held in inventory.items()}
         stale = stale_hours(pipeline, hours, Known(lake, inventory[raw.path], history, there), now or hours.end)
     states: list[TableState] = []
@@ -120,7 +118,8 @@ def survey(
             expected_empty = expected_empty_hours(hours, pipeline.expected_empty_hours, every, here)
             found += landing_gaps(str(table), hours, here, every, expected_empty, written)
         else:
-            found += lake_gaps(str(table), str(node.reads), hours, here, there[node.reads.path])
+            above = set.intersection(*(set(there[source.table.path]) for source in node.inputs))
+            found += lake_gaps(str(table), [str(source) for source in node.inputs], hours, here, above)
         found += count_gaps(str(table), [hour for hour in hours if hour in here], every, written)
         if node.reads is None and not isinstance(pipeline.source, KafkaTopic):
             # Files that nobody noted have nothing to differ from.

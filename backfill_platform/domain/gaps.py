@@ -1,6 +1,6 @@
 """Which hours differ from what they should be, judged from counts and fingerprints alone."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -121,9 +121,11 @@ def source_gaps(table: str, versions: Mapping[datetime, str], written: Mapping[d
     return gaps
 
 
-def lake_gaps(table: str, upstream: str, hours: HourRange, built: Container[datetime], above: Container[datetime]) -> list[Gap]:
-    """Hours that were never built, or were lost, although `upstream` has them. An hour recorded as empty counts as built."""
-    evidence = f"not built, or lost; {upstream} has the hour"
+def lake_gaps(
+    table: str, upstream: Sequence[str], hours: HourRange, built: Container[datetime], above: Container[datetime]
+) -> list[Gap]:
+    """Hours that were never built, or were lost, although all of `upstream` have them (`above`). Empty hours count as built."""
+    evidence = f"not built, or lost; {' and '.join(upstream)} {'have' if len(upstream) > 1 else 'has'} the hour"
     return [Gap(table, hour, Place.LAKE, GapKind.MISSING, evidence) for hour in hours if hour not in built and hour in above]
 
 

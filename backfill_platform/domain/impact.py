@@ -12,12 +12,12 @@ because a session rule with gap `g` carries a change no further than this:
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from backfill_platform.domain.hours import HourRange, hour_after, hour_of, merge_hours
-from backfill_platform.domain.plan import DRY_RUN, AssetPath, Landing, Node, Plan, in_words, make_plan
+from backfill_platform.domain.plan import DRY_RUN, AssetPath, Input, Landing, Node, Plan, in_words, make_plan
 from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.errors import UsageError
 
@@ -116,12 +116,15 @@ def trace_impact(
     """
     affected: dict[AssetPath, Affected] = {}
     for node in nodes:
-        if node.reads is None:
-            why = dict(raw)
-        elif affected[node.reads.path].node.reads is None:
-            why = _from_raw(node, hours, damage, look)
-        else:
-            why = _from_derived(node, hours, affected[node.reads.path].hours)
+        why = dict(raw) if node.reads is None else {}
+        for source in node.inputs:
+            if source.elsewhere:
+                continue  # the damage is in this pipeline's events
+            if affected[source.table.path].node.reads is None:
+                reached = _from_raw(replace(node, window=source.window), hours, damage, look)
+            else:
+                reached = _from_derived(source, hours, affected[source.table.path].hours)
+            why = {**reached, **why}
         affected[node.table.path] = Affected(node, why)
     return Impact(pipeline, damage, tuple(affected.values()))
 
@@ -176,14 +179,14 @@ def _from_raw(node: Node, hours: HourRange, damage: Damage, look: Look) -> dict[
     return {**why, **own, **following}
 
 
-def _from_derived(node: Node, hours: HourRange, source: Iterable[datetime]) -> dict[datetime, str]:
+def _from_derived(source: Input, hours: HourRange, changes: Iterable[datetime]) -> dict[datetime, str]:
     why: dict[datetime, str] = {}
-    for changed in source:
+    for changed in changes:
         # Rows of a derived table are read by their owning hour, which is an instant.
-        reached = node.window.reached_by(changed, changed + _INSTANT).intersect(hours)
+        reached = source.window.reached_by(changed, changed + _INSTANT).intersect(hours)
         for hour in reached or ():
-            why.setdefault(hour, f"computed from {node.reads} of {hour:%Y-%m-%dT%H}" if hour == changed else "")
-            why[hour] = why[hour] or f"its window reaches {node.reads} of {changed:%Y-%m-%dT%H}"
+            why.setdefault(hour, f"computed from {source.table} of {hour:%Y-%m-%dT%H}" if hour == changed else "")
+            why[hour] = why[hour] or f"its window reaches {source.table} of {changed:%Y-%m-%dT%H}"
     return why
 
 

@@ -22,13 +22,48 @@ AssetPath = tuple[str, str]
 
 
 @dataclass(frozen=True)
+class Input:
+    """A table that a transform reads, and how far around an hour.
+
+    `elsewhere` names the other pipeline that fills the table, if one does: its hours are read as they are, and never built.
+    `origin` and `end` are then the bounds of that pipeline's hours; an `end` of None means that it is live.
+    """
+
+    table: Table
+    window: Window = NO_MARGIN
+    elsewhere: str = ""
+    origin: datetime | None = None
+    end: datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.table} of {self.elsewhere}" if self.elsewhere else str(self.table)
+
+    def bounds(self, origin: datetime, end: datetime | None) -> tuple[datetime, datetime | None]:
+        """The first hour that can exist and the end of the last one; those given are of the pipeline that reads."""
+        return (self.origin or origin, self.end) if self.elsewhere else (origin, end)
+
+
+@dataclass(frozen=True)
 class Node:
-    """A table in the flow of a pipeline: what it reads, and how far around an hour."""
+    """A table in the flow of a pipeline: what it reads, and how far around an hour.
+
+    `beside` are the inputs besides the first one, `reads`; they have fixed margins.
+    """
 
     table: Table
     reads: Table | None
     window: Window = NO_MARGIN
     published: bool = False
+    beside: tuple[Input, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All that the transform reads, in the order in which it gets them; nothing for a table that is landed."""
+        return () if self.reads is None else (Input(self.reads, self.window), *self.beside)
+
+    def windows_on(self, table: Table) -> tuple[Window, ...]:
+        """How far around an hour the table is read; nothing where it is not."""
+        return tuple(one.window for one in self.inputs if one.table == table)
 
     @property
     def assets(self) -> tuple[AssetPath, ...]:
@@ -92,11 +127,14 @@ class BuildHours(_TableStep):
 
 @dataclass(frozen=True)
 class RehearseBuild(_TableStep):
-    """Compute the hours on the repair's branch and leave them there, for a dry run; `main` stays as it is."""
+    """Compute the hours on the repair's branch and leave them there, for a dry run; `main` stays as it is.
+
+    `rehearsed` names the inputs that are read from that branch, because a step before has computed them there.
+    """
 
     verb: ClassVar[str] = "rehearse"
 
-    source: Branch = Branch.MAIN
+    rehearsed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,8 +243,8 @@ def make_plan(
         if path in assets:
             steps.append(LandHours(node, hours, landing) if node.reads is None else BuildHours(node, hours))
         elif path in rehearsed:
-            from_branch = node.reads is not None and node.reads.path in rehearsed
-            steps.append(RehearseBuild(node, hours, Branch.REPAIR if from_branch else Branch.MAIN))
+            on_branch = tuple(one.table.name for one in node.inputs if one.table.path in rehearsed)
+            steps.append(RehearseBuild(node, hours, on_branch))
         if (DRY_RUN, node.table.name) in assets:
             steps.append(CompareHours(node, hours, Branch.REPAIR if path in rehearsed else Branch.MAIN))
         if (WAREHOUSE, node.table.name) in assets:
@@ -214,15 +252,15 @@ def make_plan(
     return Plan(pipeline, hours, tuple(steps))
 
 
-def read_bounds(step: BuildStep, origin: datetime, available_until: datetime) -> tuple[datetime, datetime]:
-    """The first moment and the first end `[from, to)` that a build step reads; open keys are followed beyond `to`."""
-    window = step.node.window
-    return window.read_from(step.hours, origin), next(window.read_ends(step.hours, available_until))
+def source_of(step: TargetStep) -> Branch:
+    """Where a step reads the lake: what a repair publishes is read from `main` alone."""
+    return step.source if isinstance(step, CompareHours) else Branch.MAIN
 
 
-def source_of(step: BuildStep | TargetStep) -> Branch:
-    """Where a step reads the lake: what a repair commits or publishes is computed from `main` alone."""
-    return step.source if isinstance(step, RehearseBuild | CompareHours) else Branch.MAIN
+def branch_of(source: Input, step: BuildStep) -> Branch:
+    """Where a step reads one of its inputs: what a repair commits is computed from `main` alone."""
+    rehearsed = step.rehearsed if isinstance(step, RehearseBuild) else ()
+    return Branch.REPAIR if source.table.name in rehearsed and not source.elsewhere else Branch.MAIN
 
 
 def explanation(step: Step) -> str:
@@ -266,24 +304,33 @@ def _needed_by_dry_runs(nodes: tuple[Node, ...], assets: Collection[AssetPath]) 
     """The derived tables that dry runs need and that nobody asks to build for real."""
     by_table = {node.table.path: node for node in nodes}
     needed: set[AssetPath] = set()
-    for node in nodes:
-        source: Node | None = node if (DRY_RUN, node.table.name) in assets else None
-        while source is not None and source.reads is not None and source.table.path not in assets:
-            needed.add(source.table.path)
-            source = by_table[source.reads.path]
-    return needed
+    # Against the flow: what a table needs is declared before it.
+    for node in reversed(nodes):
+        wanted = (DRY_RUN, node.table.name) in assets or node.table.path in needed
+        if wanted and node.reads is not None and node.table.path not in assets:
+            needed.add(node.table.path)
+            needed |= {
+                one.table.path for one in node.inputs if not one.elsewhere and by_table[one.table.path].reads is not None
+            }
+    return needed - set(assets)
 
 
 def _source(step: BuildStep) -> str:
-    window, reads = step.node.window, step.node.reads
+    def told(source: Input) -> str:
+        built = " as this repair has built it" if branch_of(source, step) is Branch.REPAIR else ""
+        return f"{source}{built} ({_margin(source.window)})"
+
+    return ", and ".join(told(source) for source in step.node.inputs)
+
+
+def _margin(window: Window) -> str:
+    if window == NO_MARGIN:
+        return "exactly these hours"
     ahead = window.lookahead
-    margin = f"{in_words(window.lookback)} before"
-    if isinstance(ahead, UntilClosed):
-        margin += f", and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
-    else:
-        margin += f", {in_words(ahead)} after"
-    exact = "exactly these hours" if window == NO_MARGIN else margin
-    return f"{reads} as this repair has built it ({exact})" if source_of(step) is Branch.REPAIR else f"{reads} ({exact})"
+    before = f"{in_words(window.lookback)} before"
+    if not isinstance(ahead, UntilClosed):
+        return f"{before}, {in_words(ahead)} after"
+    return f"{before}, and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
 
 
 def _step_document(step: Step) -> dict[str, str]:
@@ -296,7 +343,9 @@ def _step_document(step: Step) -> dict[str, str]:
     match step:
         case LandHours():
             document["landing"] = str(step.landing)
-        case RehearseBuild() | CompareHours():
+        case RehearseBuild():
+            document["rehearsed"] = ",".join(step.rehearsed)
+        case CompareHours():
             document["source"] = str(step.source)
         case LandMargin() | BuildHours() | PublishHours():
             pass
@@ -308,6 +357,8 @@ def _step_from_document(document: Mapping[str, str], by_name: Mapping[str, Node]
     hours = HourRange.parse(document["from"], document["to"])
     if kind is LandHours:
         return LandHours(node, hours, Landing(document["landing"]))
-    if kind is RehearseBuild or kind is CompareHours:
-        return kind(node, hours, Branch(document["source"]))
+    if kind is RehearseBuild:
+        return RehearseBuild(node, hours, tuple(name for name in document["rehearsed"].split(",") if name))
+    if kind is CompareHours:
+        return CompareHours(node, hours, Branch(document["source"]))
     return kind(node, hours)

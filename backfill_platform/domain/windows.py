@@ -114,20 +114,32 @@ def contiguous_runs(
     `origin` and `end` bound the hours of the pipeline. A hole in the source does not mean that nothing happened there, so no
     session is closed across it.
     """
-    available = set(source_hours)
+    wanted, available = sorted(hours), set(source_hours)
     run_end = {hour: run.end for run in merge_hours(available) for hour in run}
-    missing_input: dict[datetime, datetime] = {}
+    missing_input = first_missing(wanted, available, window, origin, end)
     hours_by_end: dict[datetime, list[datetime]] = {}
-    for hour in sorted(hours):
-        needed = [source_hour for source_hour in window.needs(hour, origin) if end is None or source_hour < end]
-        missing = next((source_hour for source_hour in needed if source_hour not in available), None)
-        if missing is None:
+    for hour in wanted:
+        if hour not in missing_input:
             hours_by_end.setdefault(run_end[hour], []).append(hour)
-        else:
-            missing_input[hour] = missing
     return [
         ContiguousRun(tuple(together), available_until) for available_until, together in hours_by_end.items()
     ], missing_input
+
+
+def first_missing(
+    hours: Iterable[datetime], source_hours: Collection[datetime], window: Window, origin: datetime, end: datetime | None
+) -> dict[datetime, datetime]:
+    """For each of the hours whose window the source does not have as a whole: the first hour of the source that it lacks.
+
+    `origin` and `end` bound the hours of the pipeline that fills the source.
+    """
+    found: dict[datetime, datetime] = {}
+    for hour in hours:
+        needed = (at for at in window.needs(hour, origin) if end is None or at < end)
+        missing = next((at for at in needed if at not in source_hours), None)
+        if missing is not None:
+            found[hour] = missing
+    return found
 
 
 def followed_until(started: datetime, cap: timedelta, available_until: datetime) -> datetime:

@@ -167,7 +167,7 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
         table = node.table
         declared = pipeline.declared(table.name)
         text = (declared.schema.__doc__ or "").strip()
-        upstream = [node.reads.path] if node.reads else []
+        upstream = [source.table.path for source in node.inputs]
         described: list[tuple[AssetPath, list[AssetPath], str]] = [(table.path, upstream, text)]
         if node.published:
             dry_run, warehouse = (DRY_RUN, table.name), (WAREHOUSE, table.name)

@@ -30,7 +30,7 @@ from backfill_platform.domain.code_version import code_digest
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import Node
+from backfill_platform.domain.plan import Input, Node
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
@@ -86,21 +86,24 @@ class RawTable:
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table computed from another one of the pipeline.
+    """A table computed from others.
 
     `build` is a pure function of the rows of `reads` within the declared window; where the window reads until sessions are
-    closed, each row also has `session_started_at`. Of its result, only rows of the hours that are built are used. `key` names
-    the columns that, with the hour, identify a row; it orders the ClickHouse table. `tenant` is the key column with the owner
-    of the row, so that the rows of one tenant can be undone alone. `version` replaces the digest of the code, by which hours
-    built by other code are found (`domain/code_version.py`). `lineage` names, for computed columns, the columns of `reads` that
-    they come from; columns with the same name in `reads` need no entry.
+    closed, each row also has `session_started_at`. With several `reads` it gets their rows in this order; `window` is that of
+    the first, a table of this pipeline, and `windows` has fixed margins for others, by name. The others may be derived tables
+    of the pipelines that this one names as `upstream`. An hour is built when all of them have what it needs. Of its result,
+    only rows of the hours that are built are used. `key` names the columns that, with the hour, identify a row; it orders the
+    ClickHouse table. `tenant` is the key column with the owner of the row, so that the rows of one tenant can be undone alone.
+    `version` replaces the digest of the code, by which hours built by other code are found (`domain/code_version.py`).
+    `lineage` names, for computed columns, the columns of `reads` that they come from; columns with the same name in `reads`
+    need no entry.
     """
 
     layer: Layer
     name: str
     schema: Schema
-    reads: str
-    build: Callable[[DataFrame], DataFrame]
+    reads: str | tuple[str, ...]
+    build: Callable[..., DataFrame]
     window: Window = NO_MARGIN
     key: tuple[str, ...] = ()
     rules: tuple[RowRule | HourRule, ...] = ()
@@ -109,6 +112,12 @@ class DerivedTable:
     tenant: str = ""
     version: str = ""
     lineage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    windows: Mapping[str, Window] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the tables that it reads, in the order in which `build` gets them."""
+        return (self.reads,) if isinstance(self.reads, str) else self.reads
 
     @cached_property
     def table(self) -> Table:
@@ -121,12 +130,13 @@ class DerivedTable:
 class Pipeline:
     """One event stream and the tables derived from it.
 
-    `start` is its first hour, `end` the end of its last one; an `end` of None means that it is live.
-    `seal_after` is how long after its end an hour may still be written by others; until then no repair is published to it.
-    `expected_empty_hours` are hours in which no events are expected. `on_gaps` says how gaps are handled; without it, they are
-    only searched for on request. `recipients` names who gets messages about its repairs; their addresses are secret, and so a
-    setting (BACKFILL_RECIPIENTS). `handlers` are what `backfill drain` can do with messages, by name: each gets a batch and
-    returns what to send onward. Raises SpecError when tables do not fit together.
+    `start` is its first hour, `end` the end of its last one; an `end` of None means that it is live. `seal_after` is how long
+    after its end an hour may still be written by others; until then no repair is published to it. `expected_empty_hours` are
+    hours in which no events are expected. `on_gaps` says how gaps are handled; without it, they are only searched for on
+    request. `recipients` names who gets messages about its repairs; their addresses are secret, and so a setting
+    (BACKFILL_RECIPIENTS). `upstream` are other pipelines whose derived tables are read here by name. `handlers` are what
+    `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward. Raises SpecError when
+    tables do not fit together.
     """
 
     name: str
@@ -142,6 +152,7 @@ class Pipeline:
     on_gaps: GapPolicy | None = None
     recipients: tuple[str, ...] = ()
     handlers: Mapping[str, Handler] = field(default_factory=dict)
+    upstream: tuple[Pipeline, ...] = ()
 
     def __post_init__(self) -> None:
         names: object = self.recipients
@@ -153,7 +164,7 @@ class Pipeline:
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
             sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
-            self._check_names(f"the lineage of {derived.name}", sources, self.declared(derived.reads).table)
+            self._check_lineage(derived, sources)
             self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
             if isinstance(derived.window.lookahead, UntilClosed):
                 self._check_sessions(derived, derived.window.lookahead)
@@ -171,14 +182,44 @@ class Pipeline:
         for derived in self.derived:
             if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):
                 raise SpecError(f"pipeline {self.name}: {derived.name} must be transformed or aggregated")
-            if derived.reads not in declared:
-                raise SpecError(
-                    f"pipeline {self.name}: {derived.name} reads '{derived.reads}', which is not declared before it; "
-                    f"declared are {', '.join(sorted(declared))}"
-                )
+            self._check_inputs(derived, declared)
             if derived.name in declared:
                 raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
             declared.add(derived.name)
+
+    def _check_inputs(self, derived: DerivedTable, declared: Collection[str]) -> None:
+        """Refuse inputs that are not there, are ambiguous, or have a window that cannot be kept."""
+        own, who = sorted(declared), f"pipeline {self.name}: {derived.name}"
+        theirs = [table.name for other in self.upstream for table in other.tables[1:]]
+        first = derived.inputs[:1]
+        if not first or first[0] not in declared:
+            raise SpecError(f"{who} reads '{''.join(first)}', which is not declared before it; declared are {', '.join(own)}")
+        for name in derived.inputs[1:]:
+            if name not in declared and name in {other.raw.name for other in self.upstream}:
+                raise SpecError(
+                    f"{who} reads '{name}', the raw table of another pipeline; read a table that is derived from it"
+                )
+            if [*own, *theirs].count(name) != 1:
+                how = "has more than one meaning" if name in theirs else "is not declared before it"
+                raise SpecError(f"{who} reads '{name}', which {how}; there are {', '.join([*own, *theirs])}")
+        if len(set(derived.inputs)) < len(derived.inputs):
+            raise SpecError(f"{who} reads a table twice: {', '.join(derived.inputs)}")
+        if unknown := sorted(set(derived.windows) - set(derived.inputs[1:])):
+            raise SpecError(
+                f"{who} has a window for {', '.join(unknown)}; `windows` are for its inputs after the first, which has `window`"
+            )
+        if open_ended := [name for name, one in derived.windows.items() if isinstance(one.lookahead, UntilClosed)]:
+            raise SpecError(f"{who} can read only its first input until sessions are closed, not {', '.join(open_ended)}")
+
+    def _check_lineage(self, derived: DerivedTable, sources: tuple[str, ...]) -> None:
+        tables = [one.table for one in self._inputs_of(derived)]
+        known = {name for table in tables for name in table.column_names}
+        if unknown := ", ".join(name for name in sources if name not in known):
+            where = " and ".join(map(str, tables))
+            raise SpecError(
+                f"pipeline {self.name}: the lineage of {derived.name} names {unknown}, which {where} does not have; "
+                f"it has {', '.join(name for table in tables for name in table.column_names)}"
+            )
 
     def _check_parser(self) -> None:
         """Refuse a source of lines or messages without a parser, and columns that records cannot be taken into."""
@@ -207,10 +248,10 @@ class Pipeline:
 
     def _check_sessions(self, derived: DerivedTable, ahead: UntilClosed) -> None:
         """Refuse a table of sessions that does not read the raw table, or lacks columns."""
-        if derived.reads != self.raw.name:
+        if derived.inputs[0] != self.raw.name:
             raise SpecError(
                 f"pipeline {self.name}: {derived.name} reads until sessions are closed, so it must read the raw table "
-                f"{self.raw.name}, not {derived.reads}"
+                f"{self.raw.name} first, not {derived.inputs[0]}"
             )
         self._check_names(f"the session key of {derived.name}", (ahead.key,), self.raw.table)
         if SESSION_START in self.raw.table.column_names:
@@ -245,6 +286,19 @@ class Pipeline:
                 return derived
         raise KeyError(name)
 
+    def _inputs_of(self, derived: DerivedTable) -> tuple[Input, ...]:
+        """What a derived table reads, with windows: its own tables, and those of the pipelines upstream."""
+        own = {table.name: table for table in self.tables}
+        found = []
+        for name in derived.inputs:
+            window = derived.window if name == derived.inputs[0] else derived.windows.get(name, NO_MARGIN)
+            if name in own:
+                found.append(Input(own[name], window))
+                continue
+            other = next(one for one in self.upstream if name in {table.name for table in one.tables})
+            found.append(Input(other.declared(name).table, window, other.name, other.start, other.end))
+        return tuple(found)
+
     def rules(self, name: str) -> Rules:
         """The checks of a table: its schema's and its own."""
         declared = self.declared(name)
@@ -261,7 +315,7 @@ class Pipeline:
         declared = self.declared(name)
         if isinstance(declared, RawTable):
             return {}
-        above = self.declared(declared.reads).table.column_names
+        above = {column for one in self._inputs_of(declared) for column in one.table.column_names}
         same = {column: (column,) for column in declared.table.column_names if column in above}
         return {**same, **{column: names for column, names in declared.lineage.items() if names}}
 
@@ -275,7 +329,9 @@ class Pipeline:
         rules = self.rules(name)
         checks = tuple(rule.name for rule in (*rules.rows, *rules.blocking))
         columns = tuple((column.name, str(column.type), column.nullable) for column in declared.table.columns)
-        return code_digest(function, window, columns, checks, *(rule.holds for rule in declared.rules))
+        # Only where there are several inputs: what others were built with must not change.
+        beside = () if isinstance(declared, RawTable) or not declared.inputs[1:] else (declared.inputs, dict(declared.windows))
+        return code_digest(function, window, columns, checks, *beside, *(rule.holds for rule in declared.rules))
 
     def _how_taken(self) -> str:
         """What decides how records become rows, besides the table itself: a format, or which rows are asked for."""
@@ -290,7 +346,11 @@ class Pipeline:
     def nodes(self) -> tuple[Node, ...]:
         """The tables in the order of the flow."""
         raw = Node(self.raw.table, None)
-        return (raw, *(Node(d.table, self.declared(d.reads).table, d.window, d.publish) for d in self.derived))
+        found = [raw]
+        for derived in self.derived:
+            first, *beside = self._inputs_of(derived)
+            found.append(Node(derived.table, first.table, first.window, derived.publish, tuple(beside)))
+        return tuple(found)
 
     @property
     def published(self) -> tuple[Table, ...]:

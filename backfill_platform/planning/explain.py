@@ -9,14 +9,15 @@ from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.domain.plan import (
+    BuildStep,
     CompareHours,
+    Input,
     LandHours,
     LandMargin,
     Plan,
     PublishHours,
     Step,
     explanation,
-    read_bounds,
 )
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import PreconditionError
@@ -87,17 +88,26 @@ def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFi
     """In words, the files of the lake to read, and all files of the same table."""
     if isinstance(step, LandMargin | LandHours):
         return _some(pipeline.source.files(step.hours)), [], []
-    source = step.node.reads
-    if source is None or isinstance(step, CompareHours | PublishHours):
+    if isinstance(step, CompareHours | PublishHours):
         return str(step.node.table), lake.files(step.node.table, step.hours), lake.files(step.node.table)
-    from_raw = source == pipeline.raw.table
-    there = lake.built_hours(source)
+    read = [_reads_of(source, step, pipeline, lake) for source in step.node.inputs]
+    return (
+        "; ".join(words for words, _, _ in read),
+        [file for _, files, _ in read for file in files],
+        [file for _, _, files in read for file in files],
+    )
+
+
+def _reads_of(source: Input, step: BuildStep, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFile], list[LakeFile]]:
+    table, from_raw = source.table, source.table == pipeline.raw.table
+    there = lake.built_hours(table)
     missing = [hour for hour in step.hours if hour not in there]
     if len(missing) == len(step.hours):
         return f"{source}: none of the hours is there yet", [], []
     after = max(there) + HOUR if from_raw else step.hours.end
-    first, last = read_bounds(step, pipeline.start, after)
-    time = pipeline.raw.event_time if from_raw else source.hour
+    first = source.window.read_from(step.hours, source.bounds(pipeline.start, pipeline.end)[0])
+    last = next(source.window.read_ends(step.hours, after))
+    time = pipeline.raw.event_time if from_raw else table.hour
     bounds = f"{source} from {first:%Y-%m-%dT%H:%M} to {last:%Y-%m-%dT%H:%M}"
     bounds += f", without {len(missing)} hours that are not there" if missing else ""
-    return bounds, lake.files_between(source, time, first, last), lake.files(source)
+    return bounds, lake.files_between(table, time, first, last), lake.files(table)

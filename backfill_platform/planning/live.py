@@ -13,7 +13,7 @@ from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of, merge_hours
 from backfill_platform.domain.impact import Affected, Damage
 from backfill_platform.domain.plan import DRY_RUN, Plan
-from backfill_platform.domain.windows import UntilClosed, contiguous_runs
+from backfill_platform.domain.windows import UntilClosed, first_missing
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.impact import find_impact
 
@@ -46,8 +46,12 @@ def plans_after(pipeline: Pipeline, lake: Lake, hour: datetime, now: datetime) -
         if node.reads is not None:
             for impact in impacts:
                 why |= next(dict(one.why) for one in impact.tables if one.node == node)
-            _, missing_input = contiguous_runs(why, there[node.reads.path], node.window, pipeline.start, pipeline.end)
-            why = {one: reason for one, reason in why.items() if one not in missing_input}
+            for source in node.inputs:
+                if source.table.path not in there:
+                    there[source.table.path] = lake.built_hours(source.table)
+                bounds = source.bounds(pipeline.start, pipeline.end)
+                waiting = first_missing(why, there[source.table.path], source.window, *bounds)
+                why = {one: reason for one, reason in why.items() if one not in waiting}
             there[node.table.path] |= set(why)
         tables.append(Affected(node, why))
     chosen = [asset for node in pipeline.nodes[1:] for asset in node.assets if asset[0] != DRY_RUN]
@@ -66,7 +70,7 @@ def apart(pipeline: Pipeline, hours: set[datetime]) -> list[HourRange]:
     Then the radii add up: a session that both reach begins in an hour that the earlier one names. One event that is a month
     late does not have the month built again.
     """
-    windows = [node.window.lookahead for node in pipeline.nodes]
+    windows = [one.window.lookahead for node in pipeline.nodes for one in node.inputs]
     gap = max((one.gap for one in windows if isinstance(one, UntilClosed)), default=timedelta(0))
     found: list[HourRange] = []
     for span in merge_hours(hours):

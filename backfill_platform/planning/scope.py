@@ -33,8 +33,14 @@ def with_margins(plans: Sequence[Plan], pipeline: Pipeline, lake: Lake, now: dat
     found = []
     for plan in plans:
         there |= {hour for step in plan.steps if isinstance(step, LandHours) for hour in step.hours}
-        builds = [step for step in plan.steps if isinstance(step, BuildHours) and step.node.reads == raw.table]
-        needed = {one for step in builds for hour in step.hours for one in step.node.window.needs(hour, pipeline.start)}
+        reads = [
+            (window, hour)
+            for step in plan.steps
+            if isinstance(step, BuildHours)
+            for window in step.node.windows_on(raw.table)
+            for hour in step.hours
+        ]
+        needed = {one for window, hour in reads for one in window.needs(hour, pipeline.start)}
         missing = needed.intersection(pipeline.hours_until(now)) - there
         there |= missing
         margins = tuple(LandMargin(raw, span) for span in merge_hours(missing))

@@ -19,7 +19,7 @@ from backfill_platform.adapters.spark.events import events_for
 from backfill_platform.adapters.spark.reader import RangeRead, read_range, spark_schema
 from backfill_platform.adapters.spark.sessions import micros
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import Branch, BuildStep, in_words, source_of
+from backfill_platform.domain.plan import Branch, BuildStep, Input, branch_of, in_words
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import ContiguousRun, UntilClosed
 from backfill_platform.pipelines.spec import DerivedTable
@@ -44,31 +44,19 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     """
     pipeline, repair, tenants = job.pipeline, job.repair_id, job.request.tenants
     declared = pipeline.declared(step.node.table.name)
-    source = step.node.reads
-    if not isinstance(declared, DerivedTable) or source is None:
+    if not isinstance(declared, DerivedTable):
         raise TypeError(f"{step.node.table} is landed, not built")
     table, ahead = step.node.table, declared.window.lookahead
-    from_raw = source == pipeline.raw.table
-    branch = repair if source_of(step) is Branch.REPAIR else MAIN
-    time = pipeline.raw.event_time if from_raw else source.hour
-    same_event = pipeline.raw.same_event if from_raw else ()
+    first, *beside = (_Readable(spark, lake, job, step, one) for one in step.node.inputs)
+    source = first.source.table
     reads, frames = [], []
     once: list[tuple[ContiguousRun, RangeRead, Deduplicated]] = []
     for part in parts:
-        read = read_range(
-            spark,
-            source,
-            lambda start, end: [file.uri for file in lake.files_between(source, time, start, end, branch=branch)],
-            time=time,
-            hours=HourRange.covering(part.hours),
-            window=declared.window,
-            origin=pipeline.start,
-            available_until=part.available_until if from_raw else _END_OF_TIME,
-        )
-        events, deduplicated = events_for(declared.window, read.rows, same_event, time, part.hours, earlier=read.earlier)
+        read, events, deduplicated = first.rows(part)
         if deduplicated is not None:
             once.append((part, read, deduplicated))
-        built = owned(declared.build(events), table.hour, part.hours)
+        others = [other.rows(part)[1] for other in beside]
+        built = owned(declared.build(events, *others), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.available_until) if isinstance(ahead, UntilClosed) else built)
         reads.append(read)
     measures: dict[str, Column] = {}
@@ -89,13 +77,43 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     options = WriteOptions(F.to_json(F.struct(*table.column_names)), measures, sort_by=(table.hour, *table.key))
     audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
     for part, read, deduplicated in once:
-        counts = deduplicated.counts(events_by_hour(lake, source, time, read.paths, HourRange.covering(part.hours)))
+        counts = deduplicated.counts(events_by_hour(lake, source, first.time, read.paths, HourRange.covering(part.hours)))
         sessions = isinstance(ahead, UntilClosed)
         audits |= {hour: _with_intake(audits[hour], hour, counts, sessions=sessions) for hour in part.hours}
-    if not from_raw:
-        there = lake.rows_by_hour(source, HourRange.covering(hours), branch=branch)
+    if not first.is_raw:
+        there = lake.rows_by_hour(source, HourRange.covering(hours), branch=first.branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
-    return BuiltHours(audits, _reading(reads, audits, len(lake.files(source, branch=branch))))
+    return BuiltHours(audits, _reading(reads, audits, len(lake.files(source, branch=first.branch))))
+
+
+class _Readable:
+    """One input of a step, as a range of hours needs it."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, source: Input) -> None:
+        self._spark, self._lake, self._pipeline, self.source = spark, lake, job.pipeline, source
+        raw = job.pipeline.raw
+        self.is_raw = source.table == raw.table
+        self.branch = job.repair_id if branch_of(source, step) is Branch.REPAIR else MAIN
+        self.time = raw.event_time if self.is_raw else source.table.hour
+        self._same_event = raw.same_event if self.is_raw else ()
+
+    def rows(self, part: ContiguousRun) -> tuple[RangeRead, DataFrame, Deduplicated | None]:
+        """What was read, the rows for the transform, and what counts those left out of them."""
+        table, window = self.source.table, self.source.window
+        read = read_range(
+            self._spark,
+            table,
+            lambda start, end: [
+                file.uri for file in self._lake.files_between(table, self.time, start, end, branch=self.branch)
+            ],
+            time=self.time,
+            hours=HourRange.covering(part.hours),
+            window=window,
+            origin=self.source.bounds(self._pipeline.start, self._pipeline.end)[0],
+            available_until=part.available_until if self.is_raw else _END_OF_TIME,
+        )
+        events, deduplicated = events_for(window, read.rows, self._same_event, self.time, part.hours, earlier=read.earlier)
+        return read, events, deduplicated
 
 
 def _reading(reads: Sequence[RangeRead], audits: Mapping[datetime, HourAudit], files_in_table: int) -> Reading:

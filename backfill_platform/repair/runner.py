@@ -5,6 +5,7 @@ An hour that fails a step is named and left as it was; later steps skip what dep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from backfill_platform.domain.plan import (
     BuildHours,
     BuildStep,
     CompareHours,
+    Input,
     LakeStep,
     LandHours,
     Landing,
@@ -27,10 +29,11 @@ from backfill_platform.domain.plan import (
     RehearseBuild,
     Step,
     TargetStep,
+    branch_of,
     source_of,
 )
 from backfill_platform.domain.tables import Table
-from backfill_platform.domain.windows import contiguous_runs
+from backfill_platform.domain.windows import contiguous_runs, first_missing
 from backfill_platform.errors import UsageError
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.outcomes import (
@@ -119,9 +122,9 @@ def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator
             yield step
             return
         case LandMargin() | LandHours():
-            rows, most = {}, 0
+            rows, most = dict[datetime, int](), 0
         case BuildHours():
-            rows, most = services.lake.row_counts(_source_table(step), step.hours), limits.rows_built
+            rows, most = _rows_read(step, services), limits.rows_built
         case CompareHours() | PublishHours():
             rows, most = services.lake.row_counts(step.node.table, step.hours), limits.rows_staged
     first, held = step.hours.start, 0
@@ -131,6 +134,13 @@ def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator
             yield replace(step, hours=HourRange(first, hour))
             first, held = hour, rows.get(hour, 0)
     yield replace(step, hours=HourRange(first, step.hours.end))
+
+
+def _rows_read(step: BuildHours, services: RepairServices) -> dict[datetime, int]:
+    rows: Counter[datetime] = Counter()
+    for source in step.node.inputs:
+        rows.update(services.lake.row_counts(source.table, step.hours))
+    return rows
 
 
 def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairServices) -> Iterator[Event]:
@@ -180,32 +190,22 @@ def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
 
 
 def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:
-    source, pipeline, table = _source_table(step), job.pipeline, step.node.table
+    pipeline, table = job.pipeline, step.node.table
     outcomes: list[HourOutcome] = []
     never_built: set[datetime] = set()
     if job.request.tenants and table.tenant:
         never_built = set(step.hours) - services.lake.contents(table, list(step.hours)).built
         outcomes += _failed_hours(step, dict.fromkeys(never_built, _NEVER_BUILT))
-    bad = progress.failed_hours(source.path)
-    if source_of(step) is Branch.REPAIR:
-        readable, unreadable = set(step.hours), frozenset[datetime]()
-    else:
-        around = step.node.window.around(step.hours)
-        # An hour more tells a read that was capped from one that reached the end of what has landed.
-        lake = services.lake.contents(source, [*around, around.end])
-        readable, unreadable = set(lake.built - lake.unreadable), lake.unreadable
     hours = [hour for hour in step.hours if hour not in never_built]
-    runs, missing_input = contiguous_runs(hours, readable - set(bad), step.node.window, pipeline.start, pipeline.end)
-    for hour, at in missing_input.items():
-        if at in bad:
-            outcomes.append(_waiting(step, hour, source, bad[at]))
-        elif at in unreadable:
-            outcomes.append(HourOutcome(step.asset, hour, _unreadable(source, at)))
-        elif at + HOUR > job.clock():
-            due = step.node.window.needs(hour, pipeline.start).end
-            outcomes.append(HourOutcome(step.asset, hour, _not_due(source, at, due), due=due))
-        else:
-            outcomes.append(HourOutcome(step.asset, hour, _lost(source, at)))
+    first, *beside = step.node.inputs
+    for source in beside:
+        held, bounds = _held(source, step, progress, services), source.bounds(pipeline.start, pipeline.end)
+        missing = first_missing(hours, held.sound, source.window, *bounds)
+        outcomes += [_missing(source, step, hour, at, held, job) for hour, at in missing.items()]
+        hours = [hour for hour in hours if hour not in missing]
+    held = _held(first, step, progress, services)
+    runs, missing_input = contiguous_runs(hours, held.sound, first.window, pipeline.start, pipeline.end)
+    outcomes += [_missing(first, step, hour, at, held, job) for hour, at in missing_input.items()]
     reading: Reading | None = None
     audits: Mapping[datetime, HourAudit] = {}
     if runs:
@@ -214,6 +214,37 @@ def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: Repai
         outcomes += _lake_outcomes(step, audits, job)
     finished = StepFinished(step, outcomes, reading)
     return _Written(finished, _sound(audits) if audits and isinstance(step, BuildHours) else None)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The hours of an input that a step can read, those whose files are damaged, and those that failed in this repair."""
+
+    sound: set[datetime]
+    unreadable: frozenset[datetime]
+    failed: Mapping[datetime, HourOutcome]
+
+
+def _held(source: Input, step: BuildStep, progress: _Progress, services: RepairServices) -> _Held:
+    bad = progress.failed_hours(source.table.path)
+    if branch_of(source, step) is Branch.REPAIR:
+        return _Held(set(step.hours) - set(bad), frozenset(), bad)
+    around = source.window.around(step.hours)
+    # An hour more tells a read that was capped from one that reached the end of what has landed.
+    lake = services.lake.contents(source.table, [*around, around.end])
+    return _Held(set(lake.built - lake.unreadable) - set(bad), lake.unreadable, bad)
+
+
+def _missing(source: Input, step: BuildStep, hour: datetime, at: datetime, held: _Held, job: RepairJob) -> HourOutcome:
+    """The outcome of an hour that cannot be built, because its input lacks the hour `at`."""
+    if at in held.failed:
+        return _waiting(step, hour, source.table, held.failed[at])
+    if at in held.unreadable:
+        return HourOutcome(step.asset, hour, _unreadable(source, at))
+    if at + HOUR > job.clock():
+        due = source.window.needs(hour, source.bounds(job.pipeline.start, job.pipeline.end)[0]).end
+        return HourOutcome(step.asset, hour, _not_due(source, at, due), due=due)
+    return HourOutcome(step.asset, hour, _lost(source, at))
 
 
 def _compare_or_publish(step: TargetStep, progress: _Progress, services: RepairServices) -> StepFinished:
@@ -241,12 +272,6 @@ def _sound(audits: Mapping[datetime, HourAudit]) -> tuple[datetime, ...]:
     return tuple(sorted(hour for hour, audit in audits.items() if not audit.error))
 
 
-def _source_table(step: BuildStep) -> Table:
-    if step.node.reads is None:
-        raise TypeError(f"{step.node.table} is landed, not built")
-    return step.node.reads
-
-
 def _with_source(outcome: HourOutcome, services: RepairServices, versions: Mapping[datetime, str]) -> HourOutcome:
     if outcome.lake is None:
         return outcome
@@ -265,18 +290,18 @@ def _waiting(step: Step, hour: datetime, table: Table, because: HourOutcome) -> 
     return HourOutcome(step.asset, hour, cause, due=because.due)
 
 
-def _not_due(source: Table, at: datetime, due: datetime) -> str:
+def _not_due(source: Input, at: datetime, due: datetime) -> str:
     return f"not yet due: it needs {source} of {format_hour(at)}, which is not over; due at {format_hour(due)} UTC"
 
 
-def _lost(table: Table, hour: datetime) -> str:
+def _lost(table: Table | Input, hour: datetime) -> str:
     return (
         f"the lake does not have {table} of {format_hour(hour)}: it was never built, or is lost. Materialize {table} of that "
         "hour first: without it, rows that exist would be taken for missing"
     )
 
 
-def _unreadable(table: Table, hour: datetime) -> str:
+def _unreadable(table: Table | Input, hour: datetime) -> str:
     return (
         f"files of {table} of {format_hour(hour)} are gone from the lake's storage, or damaged; materialize {table} of it again"
     )

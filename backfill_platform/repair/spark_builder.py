@@ -12,7 +12,7 @@ from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.spark.session import FEW_ROWS, sized_for
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans
-from backfill_platform.domain.plan import Branch, BuildStep, LandStep, source_of
+from backfill_platform.domain.plan import Branch, BuildStep, LandStep, branch_of
 from backfill_platform.domain.windows import ContiguousRun
 from backfill_platform.repair.build import build
 from backfill_platform.repair.job import RepairJob
@@ -69,11 +69,14 @@ class SparkBuilder:
 
     def _rows_around(self, step: BuildStep, runs: Collection[ContiguousRun]) -> int:
         """How many rows the lake has in the hours that are built and those around them that their window needs."""
-        source = step.node.reads
-        if source is None or source_of(step) is Branch.REPAIR:
+        hours = HourRange.covering([hour for run in runs for hour in run.hours])
+        if any(branch_of(source, step) is Branch.REPAIR for source in step.node.inputs):
             return FEW_ROWS + 1
-        around = step.node.window.around(HourRange.covering([hour for run in runs for hour in run.hours]))
-        return sum(self._lake.rows_by_hour(source, around).values())
+        return sum(
+            rows
+            for source in step.node.inputs
+            for rows in self._lake.rows_by_hour(source.table, source.window.around(hours)).values()
+        )
 
     @cached_property
     def _source(self) -> Source:

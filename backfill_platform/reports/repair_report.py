@@ -253,7 +253,7 @@ class RepairReport:
             return []
         reached = set(tables)
         for node in self.subject.pipeline.nodes:
-            if node.reads is not None and node.reads.name in reached:
+            if any(one.table.name in reached for one in node.inputs if not one.elsewhere):
                 reached.add(node.table.name)
         return [str(node.table) for node in self.subject.pipeline.nodes if node.table.name in reached - worked_on]
 

@@ -195,7 +195,7 @@ def _window(pipeline: Pipeline, hours: HourRange) -> tuple[Window, HourRange]:
 
     Sessions are followed from the end of the longest look ahead in time on: more than needed does no harm.
     """
-    windows = [node.window for node in pipeline.nodes if node.reads == pipeline.raw.table]
+    windows = [window for node in pipeline.nodes for window in node.windows_on(pipeline.raw.table)]
     lookback = max((one.lookback for one in windows), default=timedelta(0))
     ahead = max((one.lookahead for one in windows if isinstance(one.lookahead, timedelta)), default=timedelta(0))
     until = next((one.lookahead for one in windows if isinstance(one.lookahead, UntilClosed)), None)

@@ -26,7 +26,7 @@ def at(*numbers: int) -> list[datetime]:
 
 
 def test_an_hour_is_missing_where_only_its_upstream_table_has_it() -> None:
-    assert [gap.hour for gap in lake_gaps("t", "above", HOURS, set(at(0, 2)), set(at(0, 1, 2, 4)))] == at(1, 4)
+    assert [gap.hour for gap in lake_gaps("t", ["above"], HOURS, set(at(0, 2)), set(at(0, 1, 2, 4)))] == at(1, 4)
 
 
 def written(number: int, rows: int | None, content: int = 0, code: str = "v1") -> Written:

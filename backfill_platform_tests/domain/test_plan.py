@@ -9,6 +9,7 @@ from backfill_platform.domain.plan import (
     Branch,
     BuildHours,
     CompareHours,
+    Input,
     LandHours,
     Landing,
     LandMargin,
@@ -17,10 +18,10 @@ from backfill_platform.domain.plan import (
     PublishHours,
     RehearseBuild,
     Step,
+    branch_of,
     explanation,
     make_plan,
     plan_from_document,
-    source_of,
 )
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
 from backfill_platform.domain.windows import UntilClosed, Window
@@ -35,6 +36,7 @@ SESSIONS = Node(
     Window(timedelta(minutes=30), UntilClosed("client", timedelta(minutes=30))),
     published=True,
 )
+USERS = Node(Table(Layer.TRANSFORMED, "users", COLUMNS), RAW.table, published=True)
 HOURLY = Node(Table(Layer.AGGREGATED, "hourly", COLUMNS), SESSIONS.table, published=True)
 NODES = (RAW, SESSIONS, HOURLY)
 
@@ -60,8 +62,8 @@ def test_everything_runs_in_the_order_of_the_flow() -> None:
 
 def test_a_dry_run_computes_what_it_needs_on_the_branch() -> None:
     assert steps("dry_run/hourly") == [
-        RehearseBuild(SESSIONS, HOURS, Branch.MAIN),
-        RehearseBuild(HOURLY, HOURS, Branch.REPAIR),
+        RehearseBuild(SESSIONS, HOURS),
+        RehearseBuild(HOURLY, HOURS, ("sessions",)),
         CompareHours(HOURLY, HOURS, Branch.REPAIR),
     ]
 
@@ -77,7 +79,24 @@ def test_what_is_committed_is_never_computed_from_a_dry_run() -> None:
     rehearsed, _, built = steps("dry_run/sessions", "aggregated/hourly")
     assert isinstance(rehearsed, RehearseBuild)
     assert isinstance(built, BuildHours)
-    assert source_of(built) is Branch.MAIN
+    assert branch_of(built.node.inputs[0], built) is Branch.MAIN
+
+
+def test_a_dry_run_computes_every_input_that_is_not_built_for_real_and_reads_each_where_it_is() -> None:
+    elsewhere = Input(Table(Layer.TRANSFORMED, "others", COLUMNS), elsewhere="other")
+    both = replace(HOURLY, beside=(Input(USERS.table), Input(RAW.table), elsewhere))
+    nodes = (RAW, SESSIONS, USERS, both)
+    plan = make_plan("clicks", nodes, HOURS, [("dry_run", "hourly"), SESSIONS.table.path])
+    assert list(plan.steps) == [
+        BuildHours(SESSIONS, HOURS),
+        RehearseBuild(USERS, HOURS),
+        RehearseBuild(both, HOURS, ("users",)),
+        CompareHours(both, HOURS, Branch.REPAIR),
+    ]
+    last = plan.steps[2]
+    assert isinstance(last, RehearseBuild)
+    assert [branch_of(one, last) for one in both.inputs] == [Branch.MAIN, Branch.REPAIR, Branch.MAIN, Branch.MAIN]
+    assert plan_from_document(plan.to_document(), "clicks", nodes) == plan
 
 
 def test_publishing_alone_takes_the_lake_as_it_is() -> None:

@@ -70,7 +70,7 @@ def built(spark: "SparkSession", pipeline: Pipeline, name: str, rows: Sequence[R
     """What a derived table makes of rows of the table that it reads, as a build step does."""
     declared = pipeline.declared(name)
     assert isinstance(declared, DerivedTable)
-    source = pipeline.declared(declared.reads)
+    source = pipeline.declared(declared.inputs[0])
     frame = spark.createDataFrame(list(rows), spark_schema(source.table))
     once = source is pipeline.raw and pipeline.raw.same_event
     events = frame.dropDuplicates(list(pipeline.raw.same_event)) if once else frame
@@ -97,7 +97,7 @@ def differences(
     """
     declared = pipeline.declared(name)
     assert isinstance(declared, DerivedTable)
-    table, source = declared.table, pipeline.declared(declared.reads).table
+    table, source = declared.table, pipeline.declared(declared.inputs[0]).table
     numbers, rows = count(), []
     stream_of: dict[int, Stream] = {}
     chunk_of: dict[int, Chunk] = {}

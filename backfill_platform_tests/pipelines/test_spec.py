@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import timedelta
 
 import pyspark.sql.types as T
 import pytest
@@ -9,9 +10,9 @@ from backfill_platform.adapters.spark.checks import HourRule
 from backfill_platform.domain.tables import ColumnType, Layer
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import SettingsError, SpecError, UsageError
-from backfill_platform.examples import clickstream
+from backfill_platform.examples import clickstream, playbacks
 from backfill_platform.pipelines.registry import find_pipeline, load_pipelines
-from backfill_platform.pipelines.spec import DerivedTable
+from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 
 PIPELINE = clickstream.pipeline
 SESSIONS, HOURLY = PIPELINE.derived
@@ -36,6 +37,28 @@ class Checked(DataFrameModel):
     """A schema without the hour column."""
 
     client_id: T.LongType = Field()
+
+
+def reading(other: str, upstream: tuple[Pipeline, ...] = (), **changes: object) -> Pipeline:
+    """The clickstream pipeline whose hourly table reads one more table."""
+    both = replace(HOURLY, reads=("sessions", other), **{"lineage": {}, **changes})  # type: ignore[arg-type]
+    return replace(PIPELINE, derived=(SESSIONS, both), upstream=upstream)
+
+
+def test_a_table_reads_several_tables_each_with_its_window() -> None:
+    margin = Window(lookback=timedelta(hours=2))
+    pipeline = reading("attribution", upstream=(playbacks.pipeline,), windows={"attribution": margin})
+    first, second = pipeline.nodes[-1].inputs
+    assert (first.table.name, first.window, first.elsewhere) == ("sessions", Window(), "")
+    assert (second.table.name, second.window, second.elsewhere) == ("attribution", margin, "playbacks")
+    assert second.bounds(PIPELINE.start, PIPELINE.end) == (playbacks.HOURS.start, playbacks.HOURS.end)
+    assert first.bounds(PIPELINE.start, PIPELINE.end) == (PIPELINE.start, PIPELINE.end)
+
+
+def test_a_further_input_is_another_version_of_the_code_and_one_alone_is_none() -> None:
+    alone = replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, reads=("sessions",))))
+    assert alone.code_version("site_hourly") == PIPELINE.code_version("site_hourly")
+    assert reading("clickstream").code_version("site_hourly") != PIPELINE.code_version("site_hourly")
 
 
 def test_recipients_given_as_a_text_are_refused() -> None:
@@ -71,7 +94,7 @@ def test_tables_follow_from_the_schemas() -> None:
         ),
         (
             lambda: replace(PIPELINE, derived=(SESSIONS, replace(HOURLY, window=SESSIONS.window))),
-            "site_hourly reads until sessions are closed, so it must read the raw table clickstream, not sessions",
+            "site_hourly reads until sessions are closed, so it must read the raw table clickstream first, not sessions",
         ),
         (
             lambda: replace(PIPELINE, derived=(replace(HOURLY, reads="clickstream", lineage={}, window=SESSIONS.window),)),
@@ -85,6 +108,26 @@ def test_tables_follow_from_the_schemas() -> None:
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
         (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),
         (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),
+        (lambda: reading("clicks"), "reads 'clicks', which is not declared before it; there are clickstream, sessions"),
+        (lambda: reading("sessions"), "reads a table twice: sessions, sessions"),
+        (lambda: reading("attribution"), "reads 'attribution', which is not declared before it"),
+        (lambda: reading("playbacks", upstream=(playbacks.pipeline,)), "reads 'playbacks', the raw table of another pipeline"),
+        (
+            lambda: reading("sessions", upstream=(replace(PIPELINE, name="other"),)),
+            "reads 'sessions', which has more than one meaning",
+        ),
+        (
+            lambda: reading("clickstream", windows={"sessions": Window()}),
+            "has a window for sessions; `windows` are for its inputs",
+        ),
+        (
+            lambda: reading("clickstream", windows={"clickstream": SESSIONS.window}),
+            "can read only its first input until sessions are closed, not clickstream",
+        ),
+        (
+            lambda: reading("clickstream", lineage={"error_rate": ("weather",)}),
+            "names weather, which transformed/sessions and raw/clickstream does not have",
+        ),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused_with_the_reason(change: object, says: str) -> None:

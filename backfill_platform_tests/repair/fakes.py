@@ -10,7 +10,7 @@ from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans
-from backfill_platform.domain.plan import AssetPath, Branch, BuildStep, LakeStep, LandStep, Plan, make_plan, source_of
+from backfill_platform.domain.plan import AssetPath, Branch, BuildStep, LakeStep, LandStep, Plan, branch_of, make_plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import ContiguousRun
@@ -92,7 +92,7 @@ class CountingBuilder:
     def build(self, step: BuildStep, runs: Collection[ContiguousRun]) -> BuiltHours:
         assert step.node.reads is not None
         self.runs += runs
-        rows = self.lake.rows(step.node.reads, source_of(step))
+        rows = self.lake.rows(step.node.reads, branch_of(step.node.inputs[0], step))
         hours = sorted(hour for run in runs for hour in run.hours)
         audits = self._write(step.node.table, {hour: rows.get(hour, 0) for hour in hours})
         return BuiltHours(audits, Reading(hours[0], hours[-1] + HOUR, files=len(hours), files_pruned=0))

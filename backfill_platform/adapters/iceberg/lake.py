@@ -140,7 +140,8 @@ class Lake:
 
     def snapshot(self, table: Table, *, branch: str = MAIN) -> int | None:
         """The id of the newest snapshot of a branch, None where there is none."""
-        newest = self._catalog.load_table(table.path).snapshot_by_name(branch)
+        iceberg_table = self.load(table)
+        newest = None if iceberg_table is None else iceberg_table.snapshot_by_name(branch)
         return None if newest is None else newest.snapshot_id
 
     def table_id(self, table: Table) -> str:

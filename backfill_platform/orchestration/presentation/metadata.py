@@ -89,16 +89,23 @@ def column_lineage(pipeline: Pipeline, asset: AssetPath) -> dg.TableColumnLineag
     declared = pipeline.declared(name)
     columns: dict[str, tuple[str, ...]] = {}
     if prefix in (DRY_RUN, WAREHOUSE):
-        source = declared.table
-        columns = {column: (column,) for column in source.column_names}
+        sources = [declared.table]
+        columns = {column: (column,) for column in declared.table.column_names}
     elif isinstance(declared, RawTable):
         return None
     else:
-        source = pipeline.declared(declared.reads).table
+        sources = [one.table for node in pipeline.nodes if node.table == declared.table for one in node.inputs]
         columns = pipeline.lineage(name)
-    key = dg.AssetKey(list(source.path))
     return dg.TableColumnLineage(
-        {column: [dg.TableColumnDep(key, above) for above in names] for column, names in columns.items()}
+        {
+            column: [
+                dg.TableColumnDep(dg.AssetKey(list(source.path)), above)
+                for above in names
+                for source in sources
+                if above in source.column_names
+            ]
+            for column, names in columns.items()
+        }
     )
 
 
