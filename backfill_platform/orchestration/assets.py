@@ -26,6 +26,7 @@ from backfill_platform.orchestration.presentation.metadata import column_lineage
 from backfill_platform.orchestration.presentation.run_summary import shown_at_the_end
 from backfill_platform.orchestration.range_concurrency import wait_for_hours
 from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest, readable_request
+from backfill_platform.orchestration.turns import turn_tags
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.scope import with_margins
 from backfill_platform.repair.outcomes import (
@@ -191,9 +192,9 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
                     group_name=pipeline.name,
                     # The graph shows the last part of a key alone; the layer tells assets of one name apart.
                     kinds=_KINDS[path[0]] | {path[0]},
-                    owners=list(pipeline.owners),
+                    owners=list(pipeline.owners_of(table.name)),
                     partitions_def=partitions,
-                    tags={"backfill/pipeline": pipeline.name, "backfill/layer": path[0]},
+                    tags={**turn_tags(pipeline), "backfill/layer": path[0]},
                     code_version=pipeline.code_version(table.name) if path == table.path else None,
                     metadata=metadata,
                 )
