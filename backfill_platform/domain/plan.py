@@ -84,6 +84,18 @@ class LandHours(_TableStep):
 
 
 @dataclass(frozen=True)
+class RequeueHours(_TableStep):
+    """Parse quarantined lines of raw hours again, move those that pass to the table; both change in one commit to `main`.
+
+    `reasons` limits it to lines that were rejected for one of these; without any, all are taken.
+    """
+
+    verb: ClassVar[str] = "requeue"
+
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class BuildHours(_TableStep):
     """Compute the hours from `main` on the repair's branch, check them, commit the sound hours to `main`."""
 
@@ -127,11 +139,11 @@ class PublishHours(_TableStep):
 
 LandStep = LandMargin | LandHours
 BuildStep = BuildHours | RehearseBuild
-LakeStep = LandStep | BuildStep
+LakeStep = LandStep | RequeueHours | BuildStep
 TargetStep = CompareHours | PublishHours
 Step = LakeStep | TargetStep
 
-_STEPS: tuple[type[Step], ...] = (LandMargin, LandHours, BuildHours, RehearseBuild, CompareHours, PublishHours)
+_STEPS: tuple[type[Step], ...] = (LandMargin, LandHours, RequeueHours, BuildHours, RehearseBuild, CompareHours, PublishHours)
 _BY_VERB: Mapping[str, type[Step]] = {kind.verb: kind for kind in _STEPS}
 
 
@@ -156,6 +168,11 @@ class Plan:
     def only_lands(self) -> bool:
         """Whether it lands raw hours and does nothing else."""
         return all(isinstance(step, LandMargin | LandHours) for step in self.steps)
+
+    @property
+    def is_requeue(self) -> bool:
+        """Whether it parses quarantined lines again."""
+        return any(isinstance(step, RequeueHours) for step in self.steps)
 
     def to_document(self) -> dict[str, Any]:
         """The plan as plain values, such as run configuration takes; `plan_from_document` reads them."""
@@ -214,6 +231,11 @@ def make_plan(
     return Plan(pipeline, hours, tuple(steps))
 
 
+def requeue_plan(pipeline: str, raw: Node, hours: HourRange, reasons: Iterable[str] = ()) -> Plan:
+    """The plan that sends quarantined lines of raw hours through the parser again; what is computed from them is stale then."""
+    return Plan(pipeline, hours, (RequeueHours(raw, hours, tuple(reasons)),))
+
+
 def read_bounds(step: BuildStep, origin: datetime, available_until: datetime) -> tuple[datetime, datetime]:
     """The first moment and the first end `[from, to)` that a build step reads; open keys are followed beyond `to`."""
     window = step.node.window
@@ -233,6 +255,9 @@ def explanation(step: Step) -> str:
             return "land raw hours around the range that its windows need; hours that have landed stay as they are"
         case LandHours():
             return "land the lines of each hour, set aside what cannot be read, commit the hours to main"
+        case RequeueHours():
+            whose = f"rejected for {' or '.join(step.reasons)}" if step.reasons else "in quarantine"
+            return f"parse the lines {whose} again, move those that pass to {table}, commit both tables at once"
         case BuildHours():
             return f"read {_source(step)}, compute, check, commit the hours to main"
         case RehearseBuild():
@@ -286,8 +311,8 @@ def _source(step: BuildStep) -> str:
     return f"{reads} as this repair has built it ({exact})" if source_of(step) is Branch.REPAIR else f"{reads} ({exact})"
 
 
-def _step_document(step: Step) -> dict[str, str]:
-    document = {
+def _step_document(step: Step) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "do": step.verb,
         "table": str(step.node.table),
         "from": step.hours.start.isoformat(),
@@ -296,6 +321,8 @@ def _step_document(step: Step) -> dict[str, str]:
     match step:
         case LandHours():
             document["landing"] = str(step.landing)
+        case RequeueHours():
+            document["reasons"] = list(step.reasons)
         case RehearseBuild() | CompareHours():
             document["source"] = str(step.source)
         case LandMargin() | BuildHours() | PublishHours():
@@ -303,11 +330,13 @@ def _step_document(step: Step) -> dict[str, str]:
     return document
 
 
-def _step_from_document(document: Mapping[str, str], by_name: Mapping[str, Node]) -> Step:
+def _step_from_document(document: Mapping[str, Any], by_name: Mapping[str, Node]) -> Step:
     kind, node = _BY_VERB[document["do"]], by_name[document["table"]]
     hours = HourRange.parse(document["from"], document["to"])
     if kind is LandHours:
         return LandHours(node, hours, Landing(document["landing"]))
+    if kind is RequeueHours:
+        return RequeueHours(node, hours, tuple(map(str, document["reasons"])))
     if kind is RehearseBuild or kind is CompareHours:
         return kind(node, hours, Branch(document["source"]))
     return kind(node, hours)
