@@ -51,7 +51,11 @@ class Settings(BaseSettings):
     home: Path = Field(Path(".backfill"), description="folder of all embedded state: lake, warehouse, Dagster")
     project: Path = Field(Path("."), description="folder with a workspace.yaml and dagster.yaml of your own, if you have any")
     pipelines: tuple[str, ...] = Field(
-        ("backfill_platform.examples.clickstream",),
+        (
+            "backfill_platform.examples.clickstream",
+            "backfill_platform.examples.payments",
+            "backfill_platform.examples.playbacks",
+        ),
         description="modules with a `pipeline`, as a JSON list",
     )
     clickhouse_url: SecretStr | None = Field(

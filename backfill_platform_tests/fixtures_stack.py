@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("backfill"))
 PIPELINES = (
     "backfill_platform.examples.clickstream",
+    "backfill_platform.examples.payments",
+    "backfill_platform.examples.playbacks",
     "backfill_platform_tests.browser.failing_pipeline",
     "backfill_platform_tests.devstack.endless_pipeline",
 )

@@ -143,10 +143,10 @@ def _checks() -> str:
     from backfill_platform.orchestration.assets import check_specs
     from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
     from backfill_platform.orchestration.checks.gaps import gap_checks
-    from backfill_platform.orchestration.partitions import shared_partitions
+    from backfill_platform.orchestration.partitions import partitions_of
 
     warnings.filterwarnings("ignore", message=".*partitions_def.*")  # a preview feature of the pinned Dagster
-    hours = shared_partitions((pipeline,))
+    hours = partitions_of(pipeline)
     own = {rule.name.replace(" ", "_") for table in pipeline.tables for rule in pipeline.rules(table.name).blocking}
     specs = [*check_specs(pipeline, hours)]
     for more in (gap_checks(pipeline, hours), delivery_count_checks(pipeline, hours)):

@@ -9,6 +9,7 @@ from backfill_platform.cli.check import check
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
 from backfill_platform.cli.maintain import maintain
+from backfill_platform.cli.quarantine import quarantine, requeue
 from backfill_platform.cli.recipients import recipients
 from backfill_platform.cli.repair import dry_run, plan, run
 from backfill_platform.cli.topics import drain, handover, replay, replay_limits
@@ -49,6 +50,8 @@ for command in (
     gaps,
     verify,
     ledger,
+    quarantine,
+    requeue,
     check,
     live,
     replay,

@@ -14,7 +14,7 @@ from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.spark.session import open_session, session_options, use_this_interpreter
 from backfill_platform.adapters.spark.stopping import stoppable
-from backfill_platform.definitions import build_definitions
+from backfill_platform.definitions import pipeline_definitions
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
 from backfill_platform.devstack.stack import Services, running_services
 from backfill_platform.domain.plan import Plan
@@ -83,7 +83,7 @@ class Platform:
             self.listen(event)
 
         result = run_in_process(
-            self._definitions(listener), self.instance, pipeline=pipeline, plan=plan, request=RunRequest(request)
+            self._definitions(pipeline, listener), self.instance, pipeline=pipeline, plan=plan, request=RunRequest(request)
         )
         interrupted = _interrupted(result)
         run = self.instance.get_run_by_id(result.run_id)
@@ -104,7 +104,9 @@ class Platform:
 
     def undo(self, pipeline: Pipeline, scope: UndoScope) -> dict[str, Any]:
         """Undo a repair, in one Dagster run; what was taken back, table by table. Raises PermanentError when it failed."""
-        result = run_undo(self._definitions(ignore), self.instance, pipeline=pipeline, scope=scope, requester="command line")
+        result = run_undo(
+            self._definitions(pipeline, ignore), self.instance, pipeline=pipeline, scope=scope, requester="command line"
+        )
         if _interrupted(result):
             raise PermanentError(f"interrupted; `backfill ledger {pipeline.name}` tells what was taken back before")
         if not result.success:
@@ -125,8 +127,8 @@ class Platform:
         """Remove detail of runs that are older than the settings say from Dagster's history."""
         return prune_history(self.instance, now() - timedelta(days=self.settings.history_days))
 
-    def _definitions(self, listener: Callable[[Event], None]) -> dg.Definitions:
-        return build_definitions(self.settings, overrides={"listener": listener})
+    def _definitions(self, pipeline: Pipeline, listener: Callable[[Event], None]) -> dg.Definitions:
+        return pipeline_definitions(self.settings, [pipeline], overrides={"listener": listener})
 
 
 @contextmanager

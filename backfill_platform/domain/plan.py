@@ -119,6 +119,18 @@ class LandHours(_TableStep):
 
 
 @dataclass(frozen=True)
+class RequeueHours(_TableStep):
+    """Parse quarantined lines of raw hours again, move those that pass to the table; both change in one commit to `main`.
+
+    `reasons` limits it to lines that were rejected for one of these; without any, all are taken.
+    """
+
+    verb: ClassVar[str] = "requeue"
+
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class BuildHours(_TableStep):
     """Compute the hours from `main` on the repair's branch, check them, commit the sound hours to `main`."""
 
@@ -165,11 +177,11 @@ class PublishHours(_TableStep):
 
 LandStep = LandMargin | LandHours
 BuildStep = BuildHours | RehearseBuild
-LakeStep = LandStep | BuildStep
+LakeStep = LandStep | RequeueHours | BuildStep
 TargetStep = CompareHours | PublishHours
 Step = LakeStep | TargetStep
 
-_STEPS: tuple[type[Step], ...] = (LandMargin, LandHours, BuildHours, RehearseBuild, CompareHours, PublishHours)
+_STEPS: tuple[type[Step], ...] = (LandMargin, LandHours, RequeueHours, BuildHours, RehearseBuild, CompareHours, PublishHours)
 _BY_VERB: Mapping[str, type[Step]] = {kind.verb: kind for kind in _STEPS}
 
 
@@ -194,6 +206,11 @@ class Plan:
     def only_lands(self) -> bool:
         """Whether it lands raw hours and does nothing else."""
         return all(isinstance(step, LandMargin | LandHours) for step in self.steps)
+
+    @property
+    def is_requeue(self) -> bool:
+        """Whether it parses quarantined lines again."""
+        return any(isinstance(step, RequeueHours) for step in self.steps)
 
     def to_document(self) -> dict[str, Any]:
         """The plan as plain values, such as run configuration takes; `plan_from_document` reads them."""
@@ -252,6 +269,11 @@ def make_plan(
     return Plan(pipeline, hours, tuple(steps))
 
 
+def requeue_plan(pipeline: str, raw: Node, hours: HourRange, reasons: Iterable[str] = ()) -> Plan:
+    """The plan that sends quarantined lines of raw hours through the parser again; what is computed from them is stale then."""
+    return Plan(pipeline, hours, (RequeueHours(raw, hours, tuple(reasons)),))
+
+
 def source_of(step: TargetStep) -> Branch:
     """Where a step reads the lake: what a repair publishes is read from `main` alone."""
     return step.source if isinstance(step, CompareHours) else Branch.MAIN
@@ -271,6 +293,9 @@ def explanation(step: Step) -> str:
             return "land raw hours around the range that its windows need; hours that have landed stay as they are"
         case LandHours():
             return "land the lines of each hour, set aside what cannot be read, commit the hours to main"
+        case RequeueHours():
+            whose = f"rejected for {' or '.join(step.reasons)}" if step.reasons else "in quarantine"
+            return f"parse the lines {whose} again, move those that pass to {table}, commit both tables at once"
         case BuildHours():
             return f"read {_source(step)}, compute, check, commit the hours to main"
         case RehearseBuild():
@@ -333,8 +358,8 @@ def _margin(window: Window) -> str:
     return f"{before}, and after until every {ahead.key} is silent for {in_words(ahead.gap)} (at most {in_words(ahead.cap)})"
 
 
-def _step_document(step: Step) -> dict[str, str]:
-    document = {
+def _step_document(step: Step) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "do": step.verb,
         "table": str(step.node.table),
         "from": step.hours.start.isoformat(),
@@ -345,6 +370,8 @@ def _step_document(step: Step) -> dict[str, str]:
             document["landing"] = str(step.landing)
         case RehearseBuild():
             document["rehearsed"] = ",".join(step.rehearsed)
+        case RequeueHours():
+            document["reasons"] = list(step.reasons)
         case CompareHours():
             document["source"] = str(step.source)
         case LandMargin() | BuildHours() | PublishHours():
@@ -352,11 +379,13 @@ def _step_document(step: Step) -> dict[str, str]:
     return document
 
 
-def _step_from_document(document: Mapping[str, str], by_name: Mapping[str, Node]) -> Step:
+def _step_from_document(document: Mapping[str, Any], by_name: Mapping[str, Node]) -> Step:
     kind, node = _BY_VERB[document["do"]], by_name[document["table"]]
     hours = HourRange.parse(document["from"], document["to"])
     if kind is LandHours:
         return LandHours(node, hours, Landing(document["landing"]))
+    if kind is RequeueHours:
+        return RequeueHours(node, hours, tuple(map(str, document["reasons"])))
     if kind is RehearseBuild:
         return RehearseBuild(node, hours, tuple(name for name in document["rehearsed"].split(",") if name))
     if kind is CompareHours:

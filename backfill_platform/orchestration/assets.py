@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, check_name
 from backfill_platform.domain.hours import format_hour
-from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan, explanation, make_plan
+from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Input, Plan, explanation, make_plan
 from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import BackfillError, TransientError, UsageError
 from backfill_platform.orchestration.checks.pending_approval import TEXTS
@@ -26,6 +26,7 @@ from backfill_platform.orchestration.presentation.metadata import column_lineage
 from backfill_platform.orchestration.presentation.run_summary import shown_at_the_end
 from backfill_platform.orchestration.range_concurrency import wait_for_hours
 from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest, readable_request
+from backfill_platform.orchestration.turns import turn_tags
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.planning.scope import with_margins
 from backfill_platform.repair.outcomes import (
@@ -167,18 +168,24 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
         table = node.table
         declared = pipeline.declared(table.name)
         text = (declared.schema.__doc__ or "").strip()
-        upstream = [source.table.path for source in node.inputs]
-        described: list[tuple[AssetPath, list[AssetPath], str]] = [(table.path, upstream, text)]
+        upstream = [_dependency(source) for source in node.inputs]
+        described: list[tuple[AssetPath, list[dg.AssetDep], str]] = [(table.path, upstream, text)]
         if node.published:
             dry_run, warehouse = (DRY_RUN, table.name), (WAREHOUSE, table.name)
             described.append(
                 (
                     dry_run,
-                    [table.path],
+                    [dg.AssetDep(list(table.path))],
                     f"What a repair of {table} would change in ClickHouse: computed, compared and proven, nothing written.",
                 )
             )
-            described.append((warehouse, [table.path], f"{table} in ClickHouse, repaired by cancel and state rows.\n\n{text}"))
+            described.append(
+                (
+                    warehouse,
+                    [dg.AssetDep(list(table.path))],
+                    f"{table} in ClickHouse, repaired by cancel and state rows.\n\n{text}",
+                )
+            )
         for path, deps, description in described:
             metadata: dict[str, Any] = {"dagster/column_schema": column_schema(table)}
             if lineage := column_lineage(pipeline, path):
@@ -186,19 +193,27 @@ def asset_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -
             specs.append(
                 dg.AssetSpec(
                     list(path),
-                    deps=[list(dep) for dep in deps],
+                    deps=deps,
                     description=description,
                     group_name=pipeline.name,
                     # The graph shows the last part of a key alone; the layer tells assets of one name apart.
                     kinds=_KINDS[path[0]] | {path[0]},
-                    owners=list(pipeline.owners),
+                    owners=list(pipeline.owners_of(table.name)),
                     partitions_def=partitions,
-                    tags={"backfill/pipeline": pipeline.name, "backfill/layer": path[0]},
+                    tags={**turn_tags(pipeline), "backfill/layer": path[0]},
                     code_version=pipeline.code_version(table.name) if path == table.path else None,
                     metadata=metadata,
                 )
             )
     return specs
+
+
+def _dependency(source: Input) -> dg.AssetDep:
+    if not source.elsewhere:
+        return dg.AssetDep(list(source.table.path))
+    # Its pipeline may have fewer hours. What of them an hour needs is looked up in the lake.
+    mapping = dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
+    return dg.AssetDep(list(source.table.path), partition_mapping=mapping)
 
 
 def check_specs(pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition) -> list[dg.AssetCheckSpec]:

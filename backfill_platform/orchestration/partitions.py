@@ -1,6 +1,6 @@
-"""The one partitions object that all assets share, and the hours of a run."""
+"""The hours of a pipeline as partitions of its assets, and the hours of a run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import dagster as dg
 
@@ -14,21 +14,17 @@ _START_TAG, _END_TAG = "dagster/asset_partition_range_start", "dagster/asset_par
 _MOST_HOURS = 50_000
 
 
-def shared_partitions(pipelines: Iterable[Pipeline]) -> dg.HourlyPartitionsDefinition:
-    """Hours from the first pipeline's start to the last one's end, or to now where one is live.
+def partitions_of(pipeline: Pipeline) -> dg.HourlyPartitionsDefinition:
+    """The hours of a pipeline, from its start to its end, or to now where it is live; make it once for all of its assets.
 
-    Raises SettingsError when finished pipelines lie so far apart that Dagster would choke on the hours between them.
+    Raises SettingsError when a finished pipeline has more hours than Dagster bears.
     """
-    found = list(pipelines)
-    start = min(pipeline.start for pipeline in found)
-    ends = [pipeline.end for pipeline in found if pipeline.end is not None]
-    end = max(ends) if len(ends) == len(found) else None
-    if end is not None and len(HourRange(start, end)) > _MOST_HOURS:
+    if pipeline.end is not None and len(hours := HourRange(pipeline.start, pipeline.end)) > _MOST_HOURS:
         raise SettingsError(
-            f"the pipelines span {len(HourRange(start, end))} hours, from {start:%Y-%m-%d} to {end:%Y-%m-%d}; Dagster bears "
-            f"about {_MOST_HOURS}: list pipelines of one era in BACKFILL_PIPELINES"
+            f"pipeline {pipeline.name} has {len(hours)} hours, from {pipeline.start:%Y-%m-%d} to {pipeline.end:%Y-%m-%d}; "
+            f"Dagster bears about {_MOST_HOURS}: declare its years as pipelines of their own"
         )
-    return dg.HourlyPartitionsDefinition(start_date=start, end_date=end, timezone="UTC")
+    return dg.HourlyPartitionsDefinition(start_date=pipeline.start, end_date=pipeline.end, timezone="UTC")
 
 
 def hours_of_run(context: dg.AssetExecutionContext) -> HourRange:

@@ -10,7 +10,8 @@ from backfill_platform.pipelines.spec import Pipeline
 def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
     """The `pipeline` of each module, by name.
 
-    Raises SettingsError for a module without one or a name that is used twice, and SpecError for a wrong declaration.
+    Raises SettingsError for a module without one and for a pipeline or table that is declared twice, and SpecError for a wrong
+    declaration.
     """
     pipelines: dict[str, Pipeline] = {}
     for module in modules:
@@ -27,6 +28,7 @@ def load_pipelines(modules: Iterable[str]) -> dict[str, Pipeline]:
             raise SettingsError(f"BACKFILL_PIPELINES: `pipeline` of {module} is not a Pipeline")
         if pipeline.name in pipelines:
             raise SettingsError(f"BACKFILL_PIPELINES: two pipelines are named {pipeline.name}")
+        _check_tables(pipeline, pipelines)
         pipelines[pipeline.name] = pipeline
     if not pipelines:
         raise SettingsError("BACKFILL_PIPELINES names no module")
@@ -38,3 +40,12 @@ def find_pipeline(pipelines: dict[str, Pipeline], name: str) -> Pipeline:
     if name not in pipelines:
         raise UsageError(f"there is no pipeline '{name}'; there are: {', '.join(sorted(pipelines))}")
     return pipelines[name]
+
+
+def _check_tables(pipeline: Pipeline, others: dict[str, Pipeline]) -> None:
+    """Refuse a table that another pipeline has: they would write over each other's rows."""
+    owners = {table.path: other.name for other in others.values() for table in other.tables}
+    for table in pipeline.tables:
+        if table.path in owners:
+            both = f"{owners[table.path]} and {pipeline.name}"
+            raise SettingsError(f"BACKFILL_PIPELINES: {table} is a table of both {both}; rename it in one of them")

@@ -7,6 +7,7 @@ the command line follow from it. `clickstream.py` is an example to copy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -31,6 +32,7 @@ from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Input, Node
+from backfill_platform.domain.run_order import PRIORITIES
 from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
 Schema = type[DataFrameModel]
 DeclaredSource = FileSource | KafkaTopic | IcebergTable | SqlQuery
+
+# As many as the shipped dagster.yaml has limits for.
+RUNS_AT_ONCE = range(1, 9)
+_OWNER = re.compile(r"team:[\w.-]+\Z|[^@\s]+@[^@\s]+\.[^@\s]+\Z")
 
 _TYPES: Mapping[str, ColumnType] = {
     "boolean": ColumnType.BOOLEAN,
@@ -96,7 +102,7 @@ class DerivedTable:
     ClickHouse table. `tenant` is the key column with the owner of the row, so that the rows of one tenant can be undone alone.
     `version` replaces the digest of the code, by which hours built by other code are found (`domain/code_version.py`).
     `lineage` names, for computed columns, the columns of `reads` that they come from; columns with the same name in `reads`
-    need no entry.
+    need no entry. `owners` are the pipeline's where none are named.
     """
 
     layer: Layer
@@ -113,6 +119,7 @@ class DerivedTable:
     version: str = ""
     lineage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -135,8 +142,10 @@ class Pipeline:
     hours in which no events are expected. `on_gaps` says how gaps are handled; without it, they are only searched for on
     request. `recipients` names who gets messages about its repairs; their addresses are secret, and so a setting
     (BACKFILL_RECIPIENTS). `upstream` are other pipelines whose derived tables are read here by name. `handlers` are what
-    `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward. Raises SpecError when
-    tables do not fit together.
+    `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward. `owners` are addresses
+    of mail or `team:NAME`. `priority` says whose runs go first where several pipelines wait, from -10 to 10; those of one
+    go by their hours, the newest first. `runs_at_once` is the most runs of the pipeline that Dagster starts at a time, up to 8;
+    the limit of all pipelines (dagster.yaml) counts besides. Raises SpecError when tables do not fit together.
     """
 
     name: str
@@ -153,11 +162,17 @@ class Pipeline:
     recipients: tuple[str, ...] = ()
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     upstream: tuple[Pipeline, ...] = ()
+    priority: int = 0
+    runs_at_once: int | None = None
 
     def __post_init__(self) -> None:
         names: object = self.recipients
         if isinstance(names, str):  # a forgotten comma
             raise SpecError(f"pipeline {self.name}: recipients are a tuple of names, such as ('{names}',)")
+        self._check_turns()
+        self._check_owners(self.name, self.owners)
+        for table in self.derived:
+            self._check_owners(f"{self.name}: {table.name}", table.owners)
         self._check_order()
         self._check_parser()
         self._check_event_time()
@@ -175,6 +190,24 @@ class Pipeline:
                 self.check_change_limits(ChangeLimits.parse(self.on_gaps.change_limits))
             except UsageError as error:
                 raise SpecError(f"pipeline {self.name}: on_gaps: {error}") from None
+
+    def _check_turns(self) -> None:
+        """Refuse a priority or a limit that the run queue does not know."""
+        if self.priority not in PRIORITIES:
+            raise SpecError(f"pipeline {self.name}: priority is from {PRIORITIES[0]} to {PRIORITIES[-1]}, not {self.priority}")
+        if self.runs_at_once is not None and self.runs_at_once not in RUNS_AT_ONCE:
+            raise SpecError(
+                f"pipeline {self.name}: runs_at_once is from {RUNS_AT_ONCE[0]} to {RUNS_AT_ONCE[-1]}, not {self.runs_at_once}"
+            )
+
+    def _check_owners(self, of: str, owners: tuple[str, ...]) -> None:
+        """Refuse owners that Dagster does not take: it would refuse all pipelines with them."""
+        given: object = owners
+        if isinstance(given, str):  # a forgotten comma
+            raise SpecError(f"pipeline {of}: owners are a tuple of names, such as ('{given}',)")
+        for owner in owners:
+            if not _OWNER.match(owner):
+                raise SpecError(f"pipeline {of}: '{owner}' is no owner; write an address of mail, or team:NAME")
 
     def _check_order(self) -> None:
         """Refuse derived tables of other layers, of a name that is taken, or declared before the table they read."""
@@ -298,6 +331,11 @@ class Pipeline:
             other = next(one for one in self.upstream if name in {table.name for table in one.tables})
             found.append(Input(other.declared(name).table, window, other.name, other.start, other.end))
         return tuple(found)
+
+    def owners_of(self, name: str) -> tuple[str, ...]:
+        """The owners of a table: its own, else those of the pipeline."""
+        declared = self.declared(name)
+        return (isinstance(declared, DerivedTable) and declared.owners) or self.owners
 
     def rules(self, name: str) -> Rules:
         """The checks of a table: its schema's and its own."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_target, target_exists
 from backfill_platform.adapters.iceberg.inventory import LakeFile
-from backfill_platform.adapters.iceberg.lake import Lake
+from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.domain.plan import (
     BuildStep,
@@ -16,6 +16,7 @@ from backfill_platform.domain.plan import (
     LandMargin,
     Plan,
     PublishHours,
+    RequeueHours,
     Step,
     explanation,
 )
@@ -88,6 +89,9 @@ def _reads(step: Step, pipeline: Pipeline, lake: Lake) -> tuple[str, list[LakeFi
     """In words, the files of the lake to read, and all files of the same table."""
     if isinstance(step, LandMargin | LandHours):
         return _some(pipeline.source.files(step.hours)), [], []
+    if isinstance(step, RequeueHours):
+        rejects = quarantine_of(step.node.table)
+        return str(rejects), lake.files(rejects, step.hours), lake.files(rejects)
     if isinstance(step, CompareHours | PublishHours):
         return str(step.node.table), lake.files(step.node.table, step.hours), lake.files(step.node.table)
     read = [_reads_of(source, step, pipeline, lake) for source in step.node.inputs]

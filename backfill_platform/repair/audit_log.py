@@ -18,7 +18,7 @@ from backfill_platform.adapters.clickhouse.state.ledger import PUBLISHING, Ledge
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.offsets import encode
-from backfill_platform.domain.plan import Branch, LakeStep, Plan, RehearseBuild
+from backfill_platform.domain.plan import Branch, LakeStep, Plan, RehearseBuild, RequeueHours
 from backfill_platform.domain.tables import Table
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.outcomes import HourOutcome
@@ -98,6 +98,8 @@ def _mode(step: LakeStep) -> str:
     """The ledger's word: what a dry run builds never gets to `main`, and margins are landed like other hours."""
     if isinstance(step, RehearseBuild):
         return _DRY_RUN
+    if isinstance(step, RequeueHours):
+        return step.verb
     return "land" if step.node.reads is None else "build"
 
 

@@ -50,9 +50,8 @@ class IcebergLake:
         return self._lake.rows_by_hour(table, hours)
 
     def promote(self, table: Table, hours: Collection[datetime]) -> None:
-        """Commit the hours of the repair's branch to `main`: the rejects first, so that a crash between loses nothing."""
-        self._lake.promote(quarantine_of(table), self._repair_id, hours)
-        self._lake.promote(table, self._repair_id, hours)
+        """Commit the hours of the repair's branch to `main`, rows and rejects in one commit."""
+        self._lake.promote(table, self._repair_id, hours, beside=quarantine_of(table))
 
     def discard(self, table: Table) -> None:
         """Forget the repair's branch and delete its files; what was committed to `main` stays."""

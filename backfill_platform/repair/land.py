@@ -19,7 +19,7 @@ from backfill_platform.adapters.spark.observed import observed
 from backfill_platform.adapters.sql.query_rows import SourceFailed
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import CheckFailed, PreconditionError, SpecError
-from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.pipelines.spec import Pipeline, RawTable
 from backfill_platform.repair.sources import Source
 from backfill_platform.repair.write_audit_promote import HourAudit, WriteOptions, owned, write_and_audit
 
@@ -82,8 +82,7 @@ def _land(
     # What is kept in memory are the rows; the lines only of those that go to quarantine.
     payload = F.when(~is_good(), source.payload(lines.columns)).alias(_PAYLOAD)
     marked = mark_failures(owned(parsed, table.hour, hours), rules).select(*table.column_names, FAILED, payload)
-    measures = {"duplicates": _duplicates(raw.same_event)} if raw.same_event else {}
-    options = WriteOptions(F.col(_PAYLOAD), measures, sort_by=(raw.event_time,))
+    options = WriteOptions(F.col(_PAYLOAD), measures_of(raw), sort_by=(raw.event_time,))
     audits = write_and_audit(marked, lake, table, rules, hours, repair, options)
     if read is None:
         read = {hour: audit.computed for hour, audit in audits.items()}
@@ -135,5 +134,8 @@ def _lines_by_hour(parsed: DataFrame, hour: str) -> dict[datetime, int]:
     return {datetime.fromtimestamp(row["epoch"], UTC): row["count"] for row in found}
 
 
-def _duplicates(same_event: tuple[str, ...]) -> Column:
-    return F.count("*") - F.count_distinct(F.struct(*same_event))
+def measures_of(raw: RawTable) -> dict[str, Column]:
+    """What is counted of a raw hour besides its rows: how many are further deliveries of an event."""
+    if not raw.same_event:
+        return {}
+    return {"duplicates": F.count("*") - F.count_distinct(F.struct(*raw.same_event))}

@@ -14,7 +14,7 @@ from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.offsets import Spans
-from backfill_platform.domain.plan import Branch, BuildStep, LakeStep, LandStep, Plan, TargetStep
+from backfill_platform.domain.plan import Branch, BuildStep, LakeStep, LandStep, Plan, RequeueHours, TargetStep
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import ContiguousRun
 from backfill_platform.repair.outcomes import HourOutcome, Reading
@@ -62,7 +62,7 @@ class LakePort(Protocol):
         ...
 
     def promote(self, table: Table, hours: Collection[datetime]) -> None:
-        """Commit the hours of the repair's branch to `main`, rejects first."""
+        """Commit the hours of the repair's branch to `main`, rows and rejects in one commit."""
         ...
 
     def discard(self, table: Table) -> None:
@@ -99,6 +99,30 @@ class BuilderPort(Protocol):
 
     def build(self, step: BuildStep, runs: Collection[ContiguousRun]) -> BuiltHours:
         """Compute the hours of the runs."""
+        ...
+
+
+class RequeuerPort(Protocol):
+    """What sends quarantined lines through the parser again, onto the repair's branch."""
+
+    def hours(self, hours: HourRange) -> set[datetime]:
+        """The hours that have something to requeue."""
+        ...
+
+    def unreadable(self, hours: Collection[datetime]) -> set[datetime]:
+        """The hours whose quarantined lines are gone from the storage."""
+        ...
+
+    def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        """Of which version of the source each hour is; empty where nothing tells."""
+        ...
+
+    def offsets(self, hours: Collection[datetime]) -> dict[datetime, Spans]:
+        """The offsets of a topic that each hour was landed from; empty for files."""
+        ...
+
+    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
+        """Write the hours anew, with the lines that pass by now."""
         ...
 
 
@@ -146,5 +170,6 @@ class RepairServices:
 
     lake: LakePort
     builder: BuilderPort
+    requeuer: RequeuerPort
     publisher: PublisherPort
     audit_log: AuditLogPort

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange, format_hour
+from backfill_platform.domain.offsets import Spans
 from backfill_platform.domain.plan import (
     AssetPath,
     Branch,
@@ -27,6 +28,7 @@ from backfill_platform.domain.plan import (
     Plan,
     PublishHours,
     RehearseBuild,
+    RequeueHours,
     Step,
     TargetStep,
     branch_of,
@@ -123,6 +125,8 @@ def _parts(step: Step, services: RepairServices, limits: PartLimits) -> Iterator
             return
         case LandMargin() | LandHours():
             rows, most = dict[datetime, int](), 0
+        case RequeueHours():
+            rows, most = services.lake.row_counts(step.node.table, step.hours), limits.rows_built
         case BuildHours():
             rows, most = _rows_read(step, services), limits.rows_built
         case CompareHours() | PublishHours():
@@ -149,9 +153,7 @@ def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairS
         finished = _compare_or_publish(part, progress, services)
     else:
         started = job.clock()
-        written = (
-            _land(part, job, services) if isinstance(part, LandMargin | LandHours) else _build(part, progress, job, services)
-        )
+        written = _write(part, progress, job, services)
         if written.to_commit is not None:
             services.lake.promote(part.node.table, written.to_commit)
         finished = written.finished
@@ -171,6 +173,16 @@ class _Written:
     to_commit: tuple[datetime, ...] | None = None
 
 
+def _write(step: LakeStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:
+    match step:
+        case LandMargin() | LandHours():
+            return _land(step, job, services)
+        case RequeueHours():
+            return _requeue(step, job, services)
+        case BuildHours() | RehearseBuild():
+            return _build(step, progress, job, services)
+
+
 def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
     table, landing = step.node.table, step.landing if isinstance(step, LandHours) else Landing.MISSING
     lake = services.lake.contents(table, list(step.hours))
@@ -184,9 +196,30 @@ def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
         audits = services.builder.land(step, present)
         if landing is not Landing.REPLACE:
             audits = {hour: audit.keeping(lake.rows.get(hour, 0)) for hour, audit in audits.items()}
-        outcomes += [_with_source(outcome, services, versions) for outcome in _lake_outcomes(step, audits, job)]
+        outcomes += [
+            _from_source(outcome, services.builder.offsets(outcome.hour) if outcome.lake else (), versions)
+            for outcome in _lake_outcomes(step, audits, job)
+        ]
     finished = StepFinished(step, outcomes, already_landed=len(step.hours) - len(hours))
     return _Written(finished, _sound(audits) if audits else None)
+
+
+def _requeue(step: RequeueHours, job: RepairJob, services: RepairServices) -> _Written:
+    table, requeuer = step.node.table, services.requeuer
+    hours = sorted(requeuer.hours(step.hours))
+    lake = services.lake.contents(table, hours)
+    broken = lake.unreadable | requeuer.unreadable(hours)
+    outcomes = _failed_hours(step, {hour: _unreadable(table, hour) for hour in broken})
+    outcomes += _failed_hours(step, {hour: _lost(table, hour) for hour in hours if hour not in lake.built | broken})
+    present = [hour for hour in hours if hour in lake.built and hour not in broken]
+    audits: dict[datetime, HourAudit] = {}
+    if present:
+        # What was quarantined came with the rest of its hour: from the same offsets, or the same version of the source.
+        audits, versions, offsets = requeuer.requeue(step, present), requeuer.versions(present), requeuer.offsets(present)
+        outcomes += [
+            _from_source(outcome, offsets.get(outcome.hour, ()), versions) for outcome in _lake_outcomes(step, audits, job)
+        ]
+    return _Written(StepFinished(step, outcomes), _sound(audits) if audits else None)
 
 
 def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:
@@ -272,11 +305,10 @@ def _sound(audits: Mapping[datetime, HourAudit]) -> tuple[datetime, ...]:
     return tuple(sorted(hour for hour, audit in audits.items() if not audit.error))
 
 
-def _with_source(outcome: HourOutcome, services: RepairServices, versions: Mapping[datetime, str]) -> HourOutcome:
+def _from_source(outcome: HourOutcome, offsets: Spans, versions: Mapping[datetime, str]) -> HourOutcome:
     if outcome.lake is None:
         return outcome
-    offsets, version = services.builder.offsets(outcome.hour), versions.get(outcome.hour, "")
-    return replace(outcome, lake=replace(outcome.lake, offsets=offsets, source_version=version))
+    return replace(outcome, lake=replace(outcome.lake, offsets=offsets, source_version=versions.get(outcome.hour, "")))
 
 
 def _failed_hours(step: Step, errors: Mapping[datetime, str]) -> list[HourOutcome]:

@@ -18,6 +18,7 @@ from backfill_platform.repair.iceberg_lake import IcebergLake
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.ports import RepairServices
 from backfill_platform.repair.publish import ClickHousePublisher, Publishing
+from backfill_platform.repair.requeue import SparkRequeuer
 from backfill_platform.repair.sources import OutsideWorld
 from backfill_platform.repair.spark_builder import SparkBuilder
 
@@ -56,6 +57,7 @@ def repair_services(
     return RepairServices(
         lake,
         SparkBuilder(job, services.lake, services.spark, world, ledger),
+        SparkRequeuer(job, services.lake, services.spark, ledger),
         ClickHousePublisher(job, services.warehouse, services.publishing),
         AuditLog(job, services.warehouse, lake.version),
     )

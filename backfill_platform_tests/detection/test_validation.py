@@ -18,7 +18,7 @@ from backfill_platform.domain.uris import local_path
 from backfill_platform.examples.clickstream import Sessions
 from backfill_platform.orchestration.assets import check_specs
 from backfill_platform.orchestration.checks.gaps import gap_checks
-from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
 from backfill_platform_tests.events import hour, random_clicks
@@ -62,7 +62,7 @@ def verdicts(found: dict[tuple[str, str], Checked], wanted: Verdict) -> dict[tup
 
 def test_every_check_that_dagster_shows_is_evaluated_for_every_hour(world: World) -> None:
     found = checked(world)
-    partitions = shared_partitions([world.pipeline])
+    partitions = partitions_of(world.pipeline)
     declared = [*check_specs(world.pipeline, partitions), *gap_checks(world.pipeline, partitions).check_specs]
     names = {(spec.asset_key.to_user_string(), spec.name) for spec in declared}
     # Change limits is held against a difference, which the dry run makes; what is beyond a cap is counted by a build.

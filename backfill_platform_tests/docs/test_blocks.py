@@ -19,7 +19,7 @@ LEFT_OUT = {
     "docs/how-to/topics.md": 4,
     "docs/how-to/write-a-pipeline.md": 2,
     "docs/operations/backup.md": 2,
-    "docs/operations/runbook.md": 11,
+    "docs/operations/runbook.md": 12,
     "docs/operations/settings.md": 1,
     "docs/operations/upgrade.md": 1,
     "docs/tutorial.md": 1,

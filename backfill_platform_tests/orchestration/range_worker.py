@@ -18,7 +18,7 @@ from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs
 from backfill_platform.orchestration.dagster_overrides.private_names import Job
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
-from backfill_platform.orchestration.partitions import shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of
 from backfill_platform.orchestration.range_concurrency import repair_job, undo_job_name, wait_for_hours
 from backfill_platform.orchestration.run_request import RepairConfig, RunRequest
 from backfill_platform.repair.undo import UndoScope
@@ -40,7 +40,7 @@ def main(home: str, name: str, seconds: str, *bounds: str) -> None:
 
     @dg.multi_asset(
         name=PIPELINE.name,
-        specs=asset_specs(PIPELINE, shared_partitions([PIPELINE])),
+        specs=asset_specs(PIPELINE, partitions_of(PIPELINE)),
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
     )

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from backfill_platform.domain.hours import HourRange, partition_key
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import asset_specs, pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.settings import Settings
 from backfill_platform_tests.events import hour, random_clicks
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
@@ -53,7 +53,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession", warehou
         world = World.over(folder, spark, warehouse, lines, 3)
         bad = HourRule("not this hour", lambda: F.max("hour") != F.lit(hour(1)), "for the test")
         pipeline = with_rule(world.pipeline, world.sessions, bad)
-        assets = pipeline_assets(pipeline, shared_partitions([pipeline]))
+        assets = pipeline_assets(pipeline, partitions_of(pipeline))
         resources = {"spark": SparkHolder(spark), "connections": Opened(world), "listener": lambda event: None}
         definitions = dg.Definitions(
             assets=[assets],
@@ -160,9 +160,7 @@ def test_every_asset_has_the_report_of_the_repair(ran: Ran) -> None:
 
 
 def test_columns_come_from_where_the_pipeline_says() -> None:
-    specs = {
-        spec.key.to_user_string(): spec for spec in asset_specs(clickstream.pipeline, shared_partitions([clickstream.pipeline]))
-    }
+    specs = {spec.key.to_user_string(): spec for spec in asset_specs(clickstream.pipeline, partitions_of(clickstream.pipeline))}
     lineage = specs["transformed/sessions"].metadata["dagster/column_lineage"].deps_by_column
     assert {dep.column_name for dep in lineage["entry_url"]} == {"url", "event_time"}
     assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage["bytes"]] == [("raw/clickstream", "bytes")]
@@ -173,12 +171,20 @@ def test_columns_come_from_where_the_pipeline_says() -> None:
     assert specs["raw/clickstream"].tags["backfill/layer"] == "raw"
 
 
-def test_all_assets_with_hours_share_one_partitions_object() -> None:
-    definitions = build_definitions(Settings(project=PROJECT))
+def test_only_maintenance_has_no_hours() -> None:
+    definitions = build_definitions(Settings(project=PROJECT, pipelines=(clickstream.__name__,)))
     specs = [spec for asset in definitions.assets or [] for spec in asset.specs]  # type: ignore[union-attr]
-    found = {id(spec.partitions_def) for spec in specs if spec.partitions_def is not None}
-    assert len(found) == 1
     assert [spec.key.to_user_string() for spec in specs if spec.partitions_def is None] == ["maintenance/clickstream"]
+
+
+def test_a_table_is_owned_by_whom_it_names_else_by_the_owners_of_the_pipeline() -> None:
+    sessions, hourly = clickstream.pipeline.derived
+    pipeline = replace(
+        clickstream.pipeline, owners=("team:web",), derived=(sessions, replace(hourly, owners=("ada@example.org",)))
+    )
+    specs = {spec.key.to_user_string(): list(spec.owners) for spec in asset_specs(pipeline, partitions_of(pipeline))}
+    assert specs["raw/clickstream"] == specs["transformed/sessions"] == specs["warehouse/sessions"] == ["team:web"]
+    assert specs["aggregated/site_hourly"] == specs["warehouse/site_hourly"] == ["ada@example.org"]
 
 
 def test_definitions_load_in_a_fresh_interpreter_without_spark_or_network(tmp_path: Path) -> None:
@@ -196,7 +202,8 @@ from pyspark.sql import SparkSession
 started = SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
 print(json.dumps([keys, started]))
 """
-    environment = {"BACKFILL_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    pipelines = json.dumps([clickstream.__name__])
+    environment = {"BACKFILL_HOME": str(tmp_path), "BACKFILL_PIPELINES": pipelines, "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     keys, started = json.loads(done.stdout.splitlines()[-1])
@@ -221,6 +228,6 @@ def test_the_workspace_loads() -> None:
 
 
 def test_shipped_hours_are_those_of_the_pipeline() -> None:
-    partitions = shared_partitions([clickstream.pipeline])
+    partitions = partitions_of(clickstream.pipeline)
     keys = partitions.get_partition_keys()
     assert (len(keys), keys[0], keys[-1]) == (24, "1998-04-30-22:00", "1998-05-01-21:00")

@@ -18,7 +18,7 @@ from backfill_platform.orchestration.dagster_overrides.damaged_hours import DAMA
 from backfill_platform.orchestration.damage_reporting import repair_link
 from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.jobs.undo import undo_job
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.orchestration.run_request import REPAIR_TAG
 from backfill_platform.repair.outcomes import NO_GAP, NO_PENDING_APPROVAL
 from backfill_platform.repair.publish import MATCHES_LAKE
@@ -50,7 +50,7 @@ class Shown:
 
     def job(self, name: str, tags: dict[str, str], **how: object) -> dg.ExecuteInProcessResult:
         pipeline = self.world.pipeline
-        partitions = shared_partitions([pipeline])
+        partitions = partitions_of(pipeline)
         assets, checks = pipeline_assets(pipeline, partitions), gap_checks(pipeline, partitions)
         definitions = dg.Definitions(
             assets=[assets],
@@ -90,7 +90,7 @@ class Shown:
     @property
     def states(self) -> list[str]:
         """Whether each hour of the sessions in the warehouse is green or failed, as Dagster's pages compute it."""
-        partitions = shared_partitions([self.world.pipeline])
+        partitions = partitions_of(self.world.pipeline)
         value = get_and_update_asset_status_cache_value(self.instance, self.copy, partitions)
         assert value is not None
         green = value.deserialize_materialized_partition_subsets(partitions).get_partition_keys()

@@ -31,7 +31,7 @@ from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.jobs.undo import undo_job
 from backfill_platform.orchestration.notifications import Notifier
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.orchestration.presentation import run_summary
 from backfill_platform.orchestration.run_request import NOTIFIED_TAG, REPAIR_TAG, Mode, RunRequest
 from backfill_platform.pipelines.spec import Pipeline
@@ -104,7 +104,7 @@ class Stage:
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         pipeline = pipeline or self.world.pipeline
-        definition = pipeline_assets(pipeline, shared_partitions([pipeline]), self.notifier(pipeline, patience))
+        definition = pipeline_assets(pipeline, partitions_of(pipeline), self.notifier(pipeline, patience))
         resources = {"spark": SparkHolder(self.world.spark), "connections": opened(self.world), "listener": listener}
         job = dg.define_asset_job("job", dg.AssetSelection.assets(definition))
         definitions = dg.Definitions(assets=[definition], jobs=[job], resources=resources, executor=dg.in_process_executor)

@@ -21,7 +21,7 @@ from backfill_platform.errors import (
 from backfill_platform.examples import clickstream
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 
@@ -56,7 +56,7 @@ def instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
 
 
 def run(instance: dg.DagsterInstance, connections: Connections, **tags: str) -> dg.ExecuteInProcessResult:
-    assets = pipeline_assets(clickstream.pipeline, shared_partitions([clickstream.pipeline]))
+    assets = pipeline_assets(clickstream.pipeline, partitions_of(clickstream.pipeline))
     definitions = dg.Definitions(
         assets=[assets],
         jobs=[dg.define_asset_job("job", [assets])],

@@ -17,7 +17,7 @@ from backfill_platform.domain.uris import local_uri
 from backfill_platform.examples import playbacks
 from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.settings import Settings
 from backfill_platform_tests.orchestration.holders import Opened, SparkHolder
 from backfill_platform_tests.orchestration.test_assets import PROJECT
@@ -45,7 +45,7 @@ def live(tmp_path: Path, spark: "SparkSession", warehouse_url: str) -> Iterator[
 @pytest.mark.whole
 def test_hours_that_are_not_yet_due_leave_the_run_green_and_are_not_materialized(live: World) -> None:
     asked = HourRange(live.pipeline.start, live.pipeline.start + 6 * HOUR)
-    assets = pipeline_assets(live.pipeline, shared_partitions([live.pipeline]))
+    assets = pipeline_assets(live.pipeline, partitions_of(live.pipeline))
     resources = {"spark": SparkHolder(live.spark), "connections": Opened(live), "listener": lambda event: None}
     definitions = dg.Definitions(assets=[assets], resources=resources, jobs=[dg.define_asset_job("everything", [assets])])
     attribution = live.pipeline.derived[0].table

@@ -10,7 +10,17 @@ from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.offsets import Spans
-from backfill_platform.domain.plan import AssetPath, Branch, BuildStep, LakeStep, LandStep, Plan, branch_of, make_plan
+from backfill_platform.domain.plan import (
+    AssetPath,
+    Branch,
+    BuildStep,
+    LakeStep,
+    LandStep,
+    Plan,
+    RequeueHours,
+    branch_of,
+    make_plan,
+)
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import ContiguousRun
@@ -113,6 +123,32 @@ class CountingBuilder:
 
 
 @dataclass
+class InMemoryRequeuer:
+    """Rejects as row counts, all of which pass by now. Hours in `gone` have lost their quarantine."""
+
+    lake: InMemoryLake
+    rejects: Rows = field(default_factory=dict)
+    gone: set[datetime] = field(default_factory=set)
+
+    def hours(self, hours: HourRange) -> set[datetime]:
+        return {hour for hour in self.rejects if hour in hours}
+
+    def unreadable(self, hours: Collection[datetime]) -> set[datetime]:
+        return self.gone & set(hours)
+
+    def versions(self, hours: Collection[datetime]) -> dict[datetime, str]:
+        return dict.fromkeys(hours, "version 1")
+
+    def offsets(self, hours: Collection[datetime]) -> dict[datetime, Spans]:
+        return {}
+
+    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
+        rows = {hour: self.lake.rows(step.node.table).get(hour, 0) + self.rejects.pop(hour) for hour in hours}
+        self.lake.stage(step.node.table, rows)
+        return {hour: HourAudit(computed=count, written=count, rows_read=count) for hour, count in rows.items()}
+
+
+@dataclass
 class InMemoryPublisher:
     """Warehouse tables as row counts. Hours in `refused` exceed the change limits."""
 
@@ -169,13 +205,14 @@ class SmallWorld:
         self.hours = HourRange(pipeline.start, pipeline.start + 4 * HOUR)
         self.lake = InMemoryLake()
         self.builder = CountingBuilder(self.lake, dict.fromkeys(self.hours, 10))
+        self.requeuer = InMemoryRequeuer(self.lake)
         self.publisher = InMemoryPublisher()
         self.audit_log = ListedAuditLog()
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
 
     @property
     def services(self) -> RepairServices:
-        return RepairServices(self.lake, self.builder, self.publisher, self.audit_log)
+        return RepairServices(self.lake, self.builder, self.requeuer, self.publisher, self.audit_log)
 
     def plan(self, *assets: str, hours: HourRange | None = None) -> Plan:
         paths = [(asset.split("/")[0], asset.split("/")[1]) for asset in assets]

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.plan import Branch, BuildHours, LandHours, Landing, LandMargin, PublishHours
+from backfill_platform.domain.plan import Branch, BuildHours, LandHours, Landing, LandMargin, PublishHours, requeue_plan
 from backfill_platform.domain.request import RepairRequest
 from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.errors import UsageError
@@ -213,3 +213,20 @@ def test_tenants_and_rewriting_do_not_go_together(published: SmallWorld) -> None
 def test_a_repair_of_tenants_does_not_build_hours_that_were_never_built(world: SmallWorld) -> None:
     world.run("raw/clickstream")
     assert "build it for all tenants first" in world.run(SESSIONS, tenants=("1",))[SESSIONS][world.hours.start].error
+
+
+def test_requeueing_commits_hours_that_have_something_and_names_those_that_are_lost(published: SmallWorld) -> None:
+    hours, raw = list(published.hours), published.pipeline.raw.table
+    published.requeuer.rejects = {hours[0]: 2, hours[1]: 3, hours[2]: 4}
+    published.requeuer.gone = {hours[1]}
+    del published.lake.rows(raw)[hours[2]]
+    events = published.events(requeue_plan(published.pipeline.name, published.pipeline.nodes[0], published.hours))
+    outcomes = {event.hour: event for event in events if isinstance(event, HourOutcome)}
+    assert sorted(outcomes) == hours[:3]
+    assert [event.hours for event in events if isinstance(event, HoursCommitted)] == [(hours[0],)]
+    assert published.lake.rows(raw)[hours[0]] == 12
+    assert outcomes[hours[0]].lake is not None
+    assert outcomes[hours[0]].lake.source_version == "version 1"  # type: ignore[union-attr]
+    assert "gone from the lake's storage" in outcomes[hours[1]].error
+    assert "never built, or is lost" in outcomes[hours[2]].error
+    assert published.audit_log.steps[-1] == ("requeue", (hours[1], hours[2], hours[0]))

@@ -7,17 +7,16 @@ never promoted changes nothing for readers of `main`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow.fs
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import (
     BinaryType,
@@ -33,6 +32,8 @@ from pyiceberg.types import (
 from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
+from backfill_platform.adapters.iceberg.branches import drop_branch, restart_branch
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
 from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.adapters.iceberg.unchanged import delete_files, unchanged_hours
@@ -44,6 +45,8 @@ from backfill_platform.errors import LakeConflict, PreconditionError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
+
+Change = Callable[["IcebergTable"], None]
 
 MAIN = "main"
 _ATTEMPTS = 20
@@ -88,6 +91,15 @@ def properties_of(table: Table) -> dict[str, str]:
     return {**_PROPERTIES, "write.metadata.metrics.default": "none", **bounded}
 
 
+@dataclass(frozen=True)
+class _Move:
+    """How the hours of a branch get to `main`; None where they are there. `unneeded` are files that `main` has already."""
+
+    table: Table
+    change: Change | None
+    unneeded: list[str]
+
+
 class Lake:
     """Tables below one root URI, in one SQL catalog. Safe to share between threads: each call loads what it needs."""
 
@@ -95,9 +107,9 @@ class Lake:
         """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata."""
         self.root_uri = root_uri.rstrip("/")
         try:
-            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
         except OperationalError:  # another process has created the catalog's tables at the same time
-            self._catalog = SqlCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
 
     def ensure(self, table: Table) -> None:
         """Create the table if it is absent, with an empty first snapshot, which branches need.
@@ -218,33 +230,41 @@ class Lake:
 
     def stage(self, table: Table, branch: str, hours: Collection[datetime], files: Mapping[datetime, list[str]]) -> None:
         """Replace the hours by the given files, on a new branch of `main`. `main` itself does not change."""
-        self.commit(table, lambda iceberg_table: _restart_branch(iceberg_table, table, branch))
+        self.commit(table, lambda iceberg_table: restart_branch(iceberg_table, table, branch))
         uris = [uri for hour in hours for uri in files.get(hour, [])]
         self._replace(table, hours, uris, branch)
 
-    def promote(self, table: Table, branch: str, hours: Collection[datetime]) -> None:
+    def promote(self, table: Table, branch: str, hours: Collection[datetime], *, beside: Table | None = None) -> None:
         """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
 
-        Other hours stay as they are on `main`, and so do hours that were written again as they are: their new files are
-        deleted. Raises LakeConflict when other writers were faster on every try.
+        With `beside`, the same hours of both tables: readers see both change, or neither. Other hours stay as they are on
+        `main`, and so do hours that were written again as they are: their new files are deleted. Raises LakeConflict when other
+        writers were faster on every try.
         """
+        moves = [self._move(one, branch, hours) for one in (table, beside) if one is not None]
+        self.commit_together([(move.table, move.change) for move in moves if move.change])
+        for move in moves:
+            self.drop_branch(move.table, branch)
+            delete_files(move.unneeded)
+
+    def _move(self, table: Table, branch: str, hours: Collection[datetime]) -> _Move:
         staged = self.files(table, hours, branch=branch) if hours else []
         stored = self.files(table, hours) if staged else []
         same = unchanged_hours(stored, staged)
+        change = None
         if changed := set(hours) - same:
             moved = [file for file in staged if file.hour in changed]
-            self._replace(table, changed, [file.uri for file in moved], MAIN, changed - {file.hour for file in moved})
-        self.drop_branch(table, branch)
+            change = _replacing(table, changed, [file.uri for file in moved], MAIN, changed - {file.hour for file in moved})
         # Those that are on `main` already were moved there before: this promotion is a second one.
         on_main = {file.uri for file in stored}
-        delete_files(file.uri for file in staged if file.hour in same and file.uri not in on_main)
+        return _Move(table, change, [file.uri for file in staged if file.hour in same and file.uri not in on_main])
 
     def drop_branch(self, table: Table, branch: str) -> None:
         """Remove a branch if it exists, with the metadata that only it has."""
         unneeded: list[str] = []
 
         def change(iceberg_table: IcebergTable) -> None:
-            unneeded[:] = _drop_branch(iceberg_table, branch)
+            unneeded[:] = drop_branch(iceberg_table, branch)
 
         self.commit(table, change)
         delete_files(unneeded)
@@ -277,32 +297,17 @@ class Lake:
         """The folder for the files that an attempt writes."""
         return f"{self.root_uri}/data/{table.layer}/{table.name}/{attempt}"
 
-    def _replace(
-        self, table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
-    ) -> None:
-        """Replace the hours by files in one commit, and on `main` record which of the hours are `empty`."""
-        if not hours:
-            return
-        filter_ = _within(table.hour, merge_hours(hours))
+    def _replace(self, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
+        """Replace the hours by files in one commit."""
+        if hours:
+            self.commit(table, _replacing(table, hours, uris, branch))
 
-        def change(iceberg_table: IcebergTable) -> None:
-            with iceberg_table.transaction() as transaction:
-                scan = iceberg_table.scan(row_filter=filter_)
-                scan = scan if branch == MAIN else scan.use_ref(branch)
-                if any(True for _ in scan.plan_files()):
-                    transaction.delete(filter_, branch=branch)
-                if uris:
-                    transaction.add_files(uris, branch=branch, check_duplicate_files=False)
-                known_empty = _empty_hours(iceberg_table)
-                now_empty = (known_empty - set(hours)) | set(empty)
-                if branch == MAIN and now_empty != known_empty:
-                    ranges = [[span.start.isoformat(), span.end.isoformat()] for span in merge_hours(now_empty)]
-                    transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
+    def commit(self, table: Table, change: Change) -> None:
+        """Apply a change to the newest metadata; start over when another writer was faster, LakeConflict after twenty times."""
+        self.commit_together([(table, change)])
 
-        self.commit(table, change)
-
-    def commit(self, table: Table, change: Callable[[IcebergTable], None]) -> None:
-        """Apply a change to the newest metadata; start over when another writer was faster, LakeConflict after twenty times.
+    def commit_together(self, changes: Sequence[tuple[Table, Change]]) -> None:
+        """Apply a change to each of some tables: all of them change, or none does. As `commit` where others were faster.
 
         pyiceberg's own retry would commit a plan made for the older state, and an hour would get the rows of both writers.
         """
@@ -314,14 +319,21 @@ class Lake:
         )
         for attempt in retrying:
             with attempt:
-                iceberg_table = self._catalog.load_table(table.path)
+                loaded = [self._catalog.load_table(table.path) for table, _ in changes]
                 try:
-                    change(iceberg_table)
+                    if len(changes) == 1:
+                        changes[0][1](loaded[0])
+                    else:
+                        with self._catalog.together():
+                            for (_, change), iceberg_table in zip(changes, loaded, strict=True):
+                                change(iceberg_table)
                 except (CommitFailedException, ValueError) as error:
-                    if self._catalog.load_table(table.path).metadata_location == iceberg_table.metadata_location:
+                    newest = [self._catalog.load_table(table.path).metadata_location for table, _ in changes]
+                    if newest == [one.metadata_location for one in loaded]:
                         raise
+                    names = ", ".join(str(table) for table, _ in changes)
                     raise LakeConflict(
-                        f"another writer keeps committing to lake table {table} ({error}); run it again"
+                        f"another writer keeps committing to lake table {names} ({error}); run it again"
                     ) from error
 
     def _plan(self, table: Table, row_filter: str | None, branch: str) -> list[LakeFile]:
@@ -339,6 +351,29 @@ class Lake:
         )
 
 
+def _replacing(
+    table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
+) -> Change:
+    """The change that replaces the hours by files, and on `main` records which of the hours are `empty`."""
+    filter_ = _within(table.hour, merge_hours(hours))
+
+    def change(iceberg_table: IcebergTable) -> None:
+        with iceberg_table.transaction() as transaction:
+            scan = iceberg_table.scan(row_filter=filter_)
+            scan = scan if branch == MAIN else scan.use_ref(branch)
+            if any(True for _ in scan.plan_files()):
+                transaction.delete(filter_, branch=branch)
+            if uris:
+                transaction.add_files(uris, branch=branch, check_duplicate_files=False)
+            known_empty = _empty_hours(iceberg_table)
+            now_empty = (known_empty - set(hours)) | set(empty)
+            if branch == MAIN and now_empty != known_empty:
+                ranges = [[span.start.isoformat(), span.end.isoformat()] for span in merge_hours(now_empty)]
+                transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
+
+    return change
+
+
 def _first_snapshot(iceberg_table: IcebergTable) -> None:
     if iceberg_table.current_snapshot() is None:
         iceberg_table.append(iceberg_table.schema().as_arrow().empty_table())
@@ -347,35 +382,6 @@ def _first_snapshot(iceberg_table: IcebergTable) -> None:
 def _empty_hours(iceberg_table: IcebergTable) -> set[datetime]:
     ranges = json.loads(iceberg_table.properties.get(_EMPTY_HOURS, "[]"))
     return {hour for start, end in ranges for hour in HourRange.parse(start, end)}
-
-
-def _restart_branch(iceberg_table: IcebergTable, table: Table, branch: str) -> None:
-    current = iceberg_table.current_snapshot()
-    if current is None:
-        raise PreconditionError(f"lake table {table} has no snapshot; call ensure first")
-    changes = iceberg_table.manage_snapshots()
-    if iceberg_table.snapshot_by_name(branch) is not None:
-        changes = changes.remove_branch(branch)
-    changes.create_branch(current.snapshot_id, branch).commit()
-
-
-def _drop_branch(iceberg_table: IcebergTable, branch: str) -> list[str]:
-    """Remove a branch with the snapshots that only it has; the metadata files that nothing names any more then."""
-    snapshot = iceberg_table.snapshot_by_name(branch)
-    if snapshot is None:
-        return []
-    of_main = {entry.snapshot_id for entry in iceberg_table.metadata.snapshot_log}
-    own, files = [], []
-    while snapshot is not None and snapshot.snapshot_id not in of_main:
-        own.append(snapshot.snapshot_id)
-        files += [one.manifest_path for one in snapshot.manifests(iceberg_table.io) if one.added_snapshot_id in own]
-        files.append(snapshot.manifest_list)
-        snapshot = iceberg_table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id else None
-    with iceberg_table.transaction() as transaction:
-        ManageSnapshots(transaction).remove_branch(branch).commit()
-        if own:
-            ExpireSnapshots(transaction).by_ids(own).commit()
-    return files
 
 
 def _between(column: str, start: datetime, end: datetime) -> str:

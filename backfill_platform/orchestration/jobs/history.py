@@ -9,6 +9,7 @@ from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.dagster_overrides.history_pruning import prune_history
 from backfill_platform.orchestration.job_services import now
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
+from backfill_platform.orchestration.turns import AT_THE_END
 
 HISTORY_JOB = "history_pruning"
 _CRON = "47 3 * * *"
@@ -37,7 +38,9 @@ def history_job(days: int) -> dg.JobDefinition:
             f"removed, {pruned.bytes:,} bytes given back"
         )
 
-    @dg.job(name=HISTORY_JOB, tags=NEVER_RETRIED, description="Remove detail of old runs from Dagster's history.")
+    @dg.job(
+        name=HISTORY_JOB, tags={**NEVER_RETRIED, **AT_THE_END}, description="Remove detail of old runs from Dagster's history."
+    )
     def pruning() -> None:
         prune()
 

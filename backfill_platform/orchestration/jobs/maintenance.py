@@ -10,6 +10,7 @@ from backfill_platform.adapters.connections import Connections
 from backfill_platform.errors import BackfillError
 from backfill_platform.orchestration.job_services import now, repairs_at_work
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
+from backfill_platform.orchestration.turns import AT_THE_END
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.maintain import Keep, MaintainedTable, maintain
 from backfill_platform.reports.maintenance import COLUMNS, lines
@@ -86,7 +87,8 @@ def maintenance_metadata(done: list[MaintainedTable], *, rehearsal: bool = False
 
 def maintenance_schedule(pipeline: Pipeline, asset: dg.AssetsDefinition) -> dg.ScheduleDefinition:
     """Maintains the tables of the pipeline every night, UTC."""
-    job = dg.define_asset_job(maintenance_job_name(pipeline.name), dg.AssetSelection.assets(asset), tags=NEVER_RETRIED)
+    tags = {**NEVER_RETRIED, **AT_THE_END}
+    job = dg.define_asset_job(maintenance_job_name(pipeline.name), dg.AssetSelection.assets(asset), tags=tags)
     return dg.ScheduleDefinition(
         name=maintenance_job_name(pipeline.name),
         job=job,

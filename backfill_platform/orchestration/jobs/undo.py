@@ -16,6 +16,7 @@ from backfill_platform.orchestration.notifications import SILENT, Notifier, noti
 from backfill_platform.orchestration.range_concurrency import undo_job_name, wait_for_hours
 from backfill_platform.orchestration.recovery import NEVER_RETRIED
 from backfill_platform.orchestration.run_request import RunRequest, readable_request
+from backfill_platform.orchestration.turns import AT_THE_HEAD
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.undo import UndoneTable, UndoScope, changed_hours, describe, undo_repair
@@ -72,7 +73,7 @@ def undo_job(pipeline: Pipeline, notifier: Notifier = SILENT) -> dg.JobDefinitio
     @dg.job(
         name=undo_job_name(pipeline.name),
         description=f"Take back what a repair of {pipeline.name} published.",
-        tags=NEVER_RETRIED,
+        tags={**NEVER_RETRIED, **AT_THE_HEAD},
     )
     def job() -> None:
         take_back()

@@ -24,7 +24,8 @@ def hours_in_work(
     if repository is None:
         return found
     for backfill in active_backfills(instance):
-        if backfill.is_asset_backfill:
+        # Not of others: those of another code location have assets that this one does not know.
+        if backfill.is_asset_backfill and ours.intersection(backfill.asset_selection or ()):
             data = backfill.get_asset_backfill_data(repository.asset_graph)
             for key in ours.intersection(backfill.asset_selection or ()):
                 subset = data.get_target_partitions_subset(key)

@@ -19,7 +19,7 @@ from backfill_platform.domain.hours import HOUR, HourRange, format_hour, partiti
 from backfill_platform.orchestration.assets import asset_specs
 from backfill_platform.orchestration.checks.delivery_counts import delivery_count_checks
 from backfill_platform.orchestration.jobs.topics import drain_job, drain_job_name, replay_job, replay_job_name
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.settings import Settings
 from backfill_platform.topics.delivery_counts import DELIVERY_COUNTS
 from backfill_platform_tests.adapters.kafka.scrape import scraping
@@ -51,7 +51,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def definitions(world: World) -> dg.Definitions:
-    pipeline, partitions = world.pipeline, shared_partitions([world.pipeline])
+    pipeline, partitions = world.pipeline, partitions_of(world.pipeline)
     return dg.Definitions(
         assets=asset_specs(pipeline, partitions),
         asset_checks=[delivery_count_checks(pipeline, partitions)],

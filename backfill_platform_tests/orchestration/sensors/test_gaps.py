@@ -24,7 +24,7 @@ from backfill_platform.orchestration.assets import pipeline_assets
 from backfill_platform.orchestration.checks.gaps import gap_checks
 from backfill_platform.orchestration.in_process import dagster_instance
 from backfill_platform.orchestration.notifications import SILENT, Notifier
-from backfill_platform.orchestration.partitions import range_tags, shared_partitions
+from backfill_platform.orchestration.partitions import partitions_of, range_tags
 from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.settings import Settings
 from backfill_platform_tests.adapters.delivery.servers import Answer, Hook, hook_server
@@ -68,7 +68,7 @@ class Watched:
 
     def definitions(self, policy: GapPolicy | None) -> dg.Definitions:
         pipeline = replace(self.world.pipeline, on_gaps=policy)
-        partitions = shared_partitions([pipeline])
+        partitions = partitions_of(pipeline)
         assets, checks = pipeline_assets(pipeline, partitions), gap_checks(pipeline, partitions)
         repair = dg.define_asset_job("clickstream_repair", dg.AssetSelection.assets(assets))
         look = dg.define_asset_job("clickstream_gap_evaluation", dg.AssetSelection.checks(checks))

@@ -30,7 +30,7 @@ _COLUMNS = {
     "pipeline": "LowCardinality(String)",
     "target": "LowCardinality(String) COMMENT 'Layer and table, such as transformed/sessions'",
     "hour": "DateTime64(6, 'UTC') COMMENT 'The hour that was repaired: [hour, hour + 1 h)'",
-    "mode": "LowCardinality(String) COMMENT 'land, build, dry-run, publish or undo'",
+    "mode": "LowCardinality(String) COMMENT 'land, requeue, build, dry-run, publish or undo'",
     "status": "LowCardinality(String) COMMENT 'What became of the hour'",
     "rows_before": "Nullable(Int64)",
     "hash_before": "Nullable(UInt64)",
@@ -241,7 +241,7 @@ class Ledger:
         rows = self._warehouse.rows(
             "SELECT toUnixTimestamp(hour), repair_id, started_at, finished_at, rows_kept, rows_desired, hash_desired, "
             f"code_version, snapshot_id, lake_table, input_digest FROM {_LEDGER} WHERE target = {{target:String}} "
-            "AND mode IN ('land', 'build') AND status = 'done' ORDER BY hour, finished_at",
+            "AND mode IN ('land', 'requeue', 'build') AND status = 'done' ORDER BY hour, finished_at",
             parameters={"target": target},
             doing="reading the ledger",
         )
@@ -256,7 +256,7 @@ class Ledger:
         """Snapshots that entries of earlier versions name without their lake table: these entries need them to be known."""
         rows = self._warehouse.rows(
             f"SELECT DISTINCT snapshot_id FROM {_LEDGER} WHERE target = {{target:String}} AND lake_table = '' "
-            "AND snapshot_id IS NOT NULL AND mode IN ('land', 'build') AND status = 'done'",
+            "AND snapshot_id IS NOT NULL AND mode IN ('land', 'requeue', 'build') AND status = 'done'",
             parameters={"target": target},
             doing="reading the ledger",
         )
@@ -266,7 +266,7 @@ class Ledger:
         """The offsets that each hour of a raw table was last landed from; hours that came from files are absent."""
         rows = self._warehouse.rows(
             f"SELECT toUnixTimestamp(hour), argMax(offsets, finished_at) FROM {_LEDGER} WHERE target = {{target:String}} "
-            f"AND {_within(hours)} AND mode = 'land' AND status = 'done' GROUP BY hour",
+            f"AND {_within(hours)} AND mode IN ('land', 'requeue') AND status = 'done' GROUP BY hour",
             parameters={"target": target},
             doing="reading the ledger",
         )
