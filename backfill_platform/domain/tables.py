@@ -9,8 +9,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 
+from backfill_platform.domain.column_types import FLOATS, ColumnType, DataType, holds_bytes, is_nested
 from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.stored_types import StoredType, natural, parse
+from backfill_platform.domain.value_limits import Limit, fit
 from backfill_platform.errors import SpecError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -28,23 +32,6 @@ class Layer(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class ColumnType(StrEnum):
-    """The types that all engines share. Timestamps are UTC, to the microsecond; BINARY is for the raw layer only."""
-
-    BOOLEAN = "boolean"
-    INT32 = "int32"
-    INT64 = "int64"
-    FLOAT64 = "float64"
-    STRING = "string"
-    TIMESTAMP = "timestamp"
-    BINARY = "binary"
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether values can be added up; of booleans, how many are true."""
-        return self not in (ColumnType.STRING, ColumnType.TIMESTAMP, ColumnType.BINARY)
-
-
 class Partitioning(StrEnum):
     """How the ClickHouse table is partitioned. Days suit most tables; hours make whole-hour replacement cheap."""
 
@@ -54,12 +41,30 @@ class Partitioning(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse."""
+    """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse.
+
+    `stored_as` is its type in ClickHouse, where that is not the one that its `type` has by itself.
+    """
 
     name: str
-    type: ColumnType
+    type: DataType
     nullable: bool = False
     description: str = ""
+    stored_as: str = ""
+
+    @cached_property
+    def stored(self) -> StoredType:
+        """What ClickHouse stores it as. Raises SpecError for a text that is no type."""
+        return parse(self.stored_as) if self.stored_as else natural(self.type, self.nullable)
+
+    @cached_property
+    def limit(self) -> Limit:
+        """The values that ClickHouse can store as they are. Raises SpecError where none can be."""
+        limit = fit(self.type, self.stored)
+        if self.nullable and not self.stored.nullable:
+            hint = "it has no NULL for these" if is_nested(self.type) else f"declare it as Nullable({self.stored})"
+            raise SpecError(f"it is nullable, and {self.stored} is not; {hint}, or make the column not nullable")
+        return limit
 
 
 @dataclass(frozen=True)
@@ -103,13 +108,26 @@ class Table:
 
     def _check_types(self) -> None:
         for column in self.columns:
-            if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
-                raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
-        binary = [column.name for column in self.columns if column.type is ColumnType.BINARY]
+            if column.name in (self.hour, *self.key) and (column.nullable or column.type in FLOATS or is_nested(column.type)):
+                raise SpecError(
+                    f"{self}: key column '{column.name}' must be neither nullable nor a float nor an array, map or struct"
+                )
+            if column.stored_as:
+                self._check_stored(column)
+        binary = [column.name for column in self.columns if holds_bytes(column.type)]
         if self.layer is not Layer.RAW and binary:
             raise SpecError(f"{self}: {', '.join(binary)} holds bytes, which only raw tables may; decode it to text")
         if self.column(self.hour).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"{self}: the hour column '{self.hour}' must be a timestamp")
+
+    def _check_stored(self, column: Column) -> None:
+        try:
+            nullable_key = column.stored.nullable and column.name in (self.hour, *self.key)
+            _ = column.limit
+        except SpecError as error:
+            raise SpecError(f"{self}: column '{column.name}': {error}") from None
+        if nullable_key:
+            raise SpecError(f"{self}: key column '{column.name}' cannot be stored as {column.stored}: NULL sorts nowhere")
 
     def __str__(self) -> str:
         return f"{self.layer}/{self.name}"
@@ -137,3 +155,12 @@ class Table:
             if column.name == name:
                 return column
         raise KeyError(name)
+
+
+def check_storable(table: Table) -> None:
+    """Raise SpecError naming the first column that ClickHouse cannot store."""
+    for column in table.columns:
+        try:
+            _ = column.limit
+        except SpecError as error:
+            raise SpecError(f"{table}: column '{column.name}': {error}") from None

@@ -1,6 +1,7 @@
 import pytest
 
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.errors import SpecError
 
 HOUR = Column("hour", ColumnType.TIMESTAMP)

@@ -270,7 +270,7 @@ def _differing_columns(declared: Mapping[str, str], stored: Mapping[str, str]) -
     for name, type_ in declared.items():
         if name not in stored:
             yield f"column {name} {type_} is missing; add it"
-        elif _plain(stored[name]) != type_:
+        elif _plain(stored[name]) != _plain(type_):
             yield f"column {name} is {stored[name]}, declared is {type_}; change one of the two"
     for name in stored:
         if name not in declared:
@@ -283,4 +283,4 @@ def _unquoted(expression: str) -> str:
 
 def _plain(type_: str) -> str:
     # LowCardinality only changes how values are stored: hashes, casts and ATTACH are the same with and without it.
-    return re.sub(r"\ALowCardinality\((.*)\)\Z", r"\1", type_)
+    return re.sub(r"LowCardinality\(((?:[^()]|\([^()]*\))*)\)", r"\1", type_)

@@ -5,9 +5,34 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from backfill_platform.adapters.clickhouse.column_types import column_type, column_types, converted, file_structure, hashed
+from backfill_platform.adapters.clickhouse.quoting import identifier, literal, names, qualified
 from backfill_platform.domain.hours import HOUR, format_hour, merge_hours
-from backfill_platform.domain.tables import Column, ColumnType, Partitioning, Table
+from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform.errors import PreconditionError, UsageError
+
+__all__ = [
+    "FILE_SETTINGS",
+    "SIGN",
+    "Condition",
+    "column_type",
+    "column_types",
+    "files_source",
+    "hour_from",
+    "hour_number",
+    "identifier",
+    "literal",
+    "names",
+    "of_tenants",
+    "partition_key",
+    "qualified",
+    "range_rows",
+    "row_hash",
+    "row_identity",
+    "sorting_key",
+    "target_name",
+    "within",
+]
 
 SIGN = "sign"  # +1 for a state, -1 for its cancel
 
@@ -16,32 +41,12 @@ _FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_HOUR = datetime(2106, 2, 7, 5, tzinfo=UTC)
 
 
-def identifier(name: str) -> str:
-    """A quoted name."""
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
-
-
-def qualified(database: str, name: str) -> str:
-    """A quoted database and table."""
-    return f"{identifier(database)}.{identifier(name)}"
-
-
-def literal(text: str) -> str:
-    """A quoted string, for places of a statement that take no bound parameter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def names(columns: Iterable[str]) -> str:
-    """Quoted names with commas between them."""
-    return ", ".join(identifier(name) for name in columns)
-
-
 def row_hash(table: Table, function: str = "cityHash64") -> str:
     """A 64-bit hash of all declared columns of a row, in their order.
 
     The tuple is essential: a hash of bare columns is NULL as soon as one column is, and NULL equals nothing.
     """
-    return f"{function}(tuple({names(table.column_names)}))"
+    return f"{function}(tuple({', '.join(map(hashed, table.columns))}))"
 
 
 def row_identity(table: Table) -> str:
@@ -117,26 +122,7 @@ def _seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-_TYPES = {
-    ColumnType.BOOLEAN: "Bool",
-    ColumnType.INT32: "Int32",
-    ColumnType.INT64: "Int64",
-    ColumnType.FLOAT64: "Float64",
-    ColumnType.STRING: "String",
-    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
-    ColumnType.BINARY: "String",
-}
 _PARTITION_FUNCTIONS = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}
-
-
-def column_type(column: Column) -> str:
-    """The ClickHouse type of a column."""
-    return f"Nullable({_TYPES[column.type]})" if column.nullable else _TYPES[column.type]
-
-
-def column_types(table: Table) -> dict[str, str]:
-    """The ClickHouse type of each column, by name; without the sign."""
-    return {column.name: column_type(column) for column in table.columns}
 
 
 def sorting_key(table: Table) -> tuple[str, ...]:
@@ -154,21 +140,14 @@ def target_name(table: Table) -> str:
     return qualified(*table.path)
 
 
-_FILE_TYPES = {
-    ColumnType.BOOLEAN: "Bool",
-    # Wide on purpose: the reader silently wraps a number that does not fit its type, while accurateCast refuses it.
-    ColumnType.INT32: "Int64",
-    ColumnType.INT64: "Int64",
-    ColumnType.FLOAT64: "Float64",
-    ColumnType.STRING: "String",
-    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
-}
-
-# The defaults of these replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
+# The defaults of the first three replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
 FILE_SETTINGS = {
     "use_hive_partitioning": 0,
     "input_format_parquet_allow_missing_columns": 0,
     "input_format_null_as_default": 0,
+    # With these, the reader does not find a value of a tuple that a condition asks for.
+    "optimize_move_to_prewhere": 0,
+    "optimize_functions_to_subcolumns": 0,
 }
 
 
@@ -191,10 +170,5 @@ def files_source(table: Table, paths: Sequence[str]) -> str:
             )
     if len(set(files)) != len(files):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
-    structure = ", ".join(f"{identifier(column.name)} Nullable({_FILE_TYPES[column.type]})" for column in table.columns)
-    types = column_types(table)
-    casts = ", ".join(
-        f"accurateCast({identifier(name)}, {literal(types[name])}) AS {identifier(name)}" for name in table.column_names
-    )
     array = ", ".join(literal(path) for path in files)
-    return f"SELECT {casts} FROM file([{array}], Parquet, {literal(structure)})"
+    return converted(table, f"file([{array}], Parquet, {literal(file_structure(table))})")

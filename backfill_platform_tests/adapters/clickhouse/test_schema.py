@@ -8,7 +8,8 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.schema import create_target, schema_hash
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
+from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import TEN, VISITS, create_as, visit, write_live

@@ -12,8 +12,10 @@ statement with optimize_on_insert, ClickHouse collapses `+new, -old` of one key 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+from backfill_platform.adapters.clickhouse.column_types import hashed, total
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
@@ -33,7 +35,7 @@ from backfill_platform.adapters.clickhouse.sql import (
 )
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
-from backfill_platform.domain.tables import Column, ColumnType, Table
+from backfill_platform.domain.tables import Column, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
@@ -71,7 +73,8 @@ class Sample:
 class Effect:
     """The total of a numeric column over the hour, before and after; of a boolean column, how many values are true.
 
-    Reported for columns with changed values, or for all where rows come or go. Totals of floats are rounded: no proof.
+    Reported for columns with changed values, or for all where rows come or go. Totals of floats and decimals are rounded: no
+    proof.
     """
 
     column: str
@@ -273,7 +276,7 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     table, where = staging.table, within(staging.table, hours)
     values = [name for name in table.column_names if name not in sorting_key(table)]
     differs = [
-        f"anyIf({_value(name)}, {SIGN} = -1) != anyIf({_value(name)}, {SIGN} = 1) AS __differs_{number}"
+        f"anyIf({_value(table, name)}, {SIGN} = -1) != anyIf({_value(table, name)}, {SIGN} = 1) AS __differs_{number}"
         for number, name in enumerate(values)
     ]
     keys = names(sorting_key(table))
@@ -295,8 +298,8 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     }
 
 
-def _value(name: str) -> str:
-    return f"cityHash64(tuple({identifier(name)}))"  # bit by bit, and never NULL
+def _value(table: Table, name: str) -> str:
+    return f"cityHash64(tuple({hashed(table.column(name))}))"  # bit by bit, and never NULL
 
 
 def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
@@ -346,11 +349,15 @@ def _effects(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     nothing = (0,) * len(numeric)
     return {
         hour_from(number): tuple(
-            Effect(column.name, old, new)
+            Effect(column.name, _number(old), _number(new))
             for column, old, new in zip(numeric, before.get(number, nothing), after.get(number, nothing), strict=True)
         )
         for number in before.keys() | after.keys()
     }
+
+
+def _number(value: int | float | Decimal) -> int | float:
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChange, ...]) -> bool:
@@ -364,11 +371,7 @@ def _numeric(table: Table) -> list[Column]:
 
 def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tuple[Any, ...]]:
     table, where = staging.table, within(staging.table, hours)
-    sums = [
-        # Wide enough that no total of 64-bit values wraps around.
-        f"ifNull(sum({'' if column.type is ColumnType.FLOAT64 else 'toInt128'}({identifier(column.name)})), 0)"
-        for column in _numeric(table)
-    ]
+    sums = [total(column) for column in _numeric(table)]
     return staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {', '.join(sums)} FROM {source} WHERE {where.sql} GROUP BY __hour",
         parameters=where.parameters,

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.column_types import converted, file_structure, needs_conversion
 from backfill_platform.adapters.clickhouse.preconditions import Target, check_target
 from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
 from backfill_platform.adapters.clickhouse.publishing.leftovers import began_to_publish, settle
@@ -121,6 +122,11 @@ class Staging:
     def desired(self) -> str:
         """The quoted table of the rows that should be stored; declared columns, no sign."""
         return qualified(STAGING_DATABASE, f"{self._prefix}_desired")
+
+    @property
+    def _sent(self) -> str:
+        """The quoted table of rows that were sent, in the types of the lake, where they are not those of the target."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_sent")
 
     @property
     def delta(self) -> str:
@@ -229,7 +235,7 @@ class Staging:
 
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
-        for name in (self.desired, self.differing, self.delta, self.earlier, self.rewritten):
+        for name in (self.desired, self._sent, self.differing, self.delta, self.earlier, self.rewritten):
             self.warehouse.drop(name, doing=f"dropping {name}")
 
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
@@ -246,10 +252,27 @@ class Staging:
                 doing=f"loading {len(paths)} files of the lake for {self.table}",
             )
         elif paths:
-            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
+            self._push(paths)
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
+
+    def _push(self, paths: Sequence[str]) -> None:
+        destination = self._sent if needs_conversion(self.table) else self.desired
+        if destination == self._sent:
+            self.warehouse.command(
+                f"CREATE TABLE {self._sent} ({file_structure(self.table)}) ENGINE = MergeTree ORDER BY tuple() "
+                f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
+                doing=f"creating the staging tables of {self.table}",
+            )
+        push_files(self.warehouse, destination, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
+        if destination == self._sent:
+            self.warehouse.command(
+                f"INSERT INTO {self.desired} ({names(self.table.column_names)}) {converted(self.table, self._sent)}",
+                settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
+                query_id=self.query_id("convert"),
+                doing=f"converting what was sent for {self.table}",
+            )
 
     def keep_others(self, tenants: Collection[str]) -> None:
         """Keep only the tenants' rows of the loaded ones, and add the stored rows of all other tenants.
