@@ -35,7 +35,7 @@ from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Node
-from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, check_storable
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable, check_storable
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
 
@@ -88,7 +88,8 @@ class DerivedTable:
     built by other code are found (`domain/code_version.py`). `lineage` names, for computed columns, the columns of `reads` that
     they come from; columns with the same name in `reads` need no entry. `stored_as` gives columns another type in ClickHouse
     than their own, such as `{"status": "LowCardinality(String)", "id": "UUID"}`; rows with a value that would be wrapped,
-    rounded, cut or padded there go to quarantine.
+    rounded, cut or padded there go to quarantine. `target` names a ClickHouse table that has another name, or
+    collapses by another column.
     """
 
     layer: Layer
@@ -105,6 +106,7 @@ class DerivedTable:
     version: str = ""
     lineage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stored_as: Mapping[str, str] = field(default_factory=dict)
+    target: TargetTable = field(default_factory=TargetTable)
 
     @cached_property
     def table(self) -> Table:
@@ -113,7 +115,7 @@ class DerivedTable:
         if unknown := sorted(self.stored_as.keys() - set(plain.column_names)):
             raise SpecError(f"{plain}: stored_as names {', '.join(unknown)}, which is no column of it")
         columns = tuple(replace(column, stored_as=self.stored_as.get(column.name, "")) for column in plain.columns)
-        return replace(plain, columns=columns, tenant=self.tenant)
+        return replace(plain, columns=columns, tenant=self.tenant, target=self.target)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,11 @@ class Pipeline:
                 )
             if derived.name in declared:
                 raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
+            others = (other for other in self.derived if other.publish)
+            same = list(dict.fromkeys(other.name for other in others if other.table.stored_in == derived.table.stored_in))
+            if derived.publish and len(same) > 1:
+                place = ".".join(derived.table.stored_in)
+                raise SpecError(f"pipeline {self.name}: {' and '.join(same)} are both published to {place}")
             declared.add(derived.name)
 
     def _check_parser(self) -> None:

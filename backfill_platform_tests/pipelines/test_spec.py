@@ -10,7 +10,7 @@ from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.spark.checks import HourRule
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.tables import Layer
+from backfill_platform.domain.tables import Layer, TargetTable
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import SettingsError, SpecError, UsageError
 from backfill_platform.examples import clickstream
@@ -135,6 +135,14 @@ def test_a_stored_type_gives_the_table_a_rule_and_another_code_version_and_other
 def test_a_stored_type_that_cannot_be_is_refused(stored_as: dict[str, str], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         replace(PIPELINE, derived=(replace(SESSIONS, stored_as=stored_as), HOURLY))
+
+
+def test_two_tables_cannot_be_published_to_one() -> None:
+    """Each would take the rows of the other for rows that should not be there."""
+    other = replace(HOURLY, target=TargetTable("transformed", "sessions"))
+    with pytest.raises(SpecError, match=r"sessions and site_hourly are both published to transformed\.sessions"):
+        replace(PIPELINE, derived=(SESSIONS, other))
+    replace(PIPELINE, derived=(SESSIONS, replace(other, publish=False)))
 
 
 def test_columns_that_records_are_not_taken_into_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import WAREHOUSE
-from backfill_platform.domain.tables import Layer
+from backfill_platform.domain.tables import Layer, TargetTable
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.repair.undo import UndoScope
@@ -123,11 +124,26 @@ BAD: dict[int, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def world(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterator[World]:
+EXISTING = """
+CREATE TABLE shop_orders.`Orders v2` (id UUID, at DateTime('Europe/Berlin'), status String, amount Decimal(9, 2), share Float32,
+    level Int8, day Date, tags Array(LowCardinality(String)), first Tuple(sku String, count Int16),
+    items Array(Tuple(sku FixedString(2), count UInt8)), hints Map(String, Nullable(Float64)), came DateTime DEFAULT now(),
+    month String MATERIALIZED toString(toYYYYMM(at)), Sign Int8)
+ENGINE = CollapsingMergeTree(Sign) PARTITION BY toYYYYMM(at) ORDER BY (at, id)
+"""
+
+
+@pytest.fixture(params=["created", "existing"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterator[World]:
+    """Orders in a table that the platform creates, and in one that is there and has no hour."""
     lines = [json.dumps(order(number, **BAD.get(number, {}))) for number in range(60)]
     (tmp_path / "orders.jsonl").write_text("\n".join(lines))
     orders = DerivedTable(Layer.TRANSFORMED, "typed_orders", Orders, "orders", build, key=("id",), stored_as=STORED)
+    if request.param == "existing":
+        warehouse.command("CREATE DATABASE shop_orders", doing="preparing")
+        warehouse.command(EXISTING, doing="preparing")
+        target = TargetTable("shop_orders", "Orders v2", "Sign", hour="at")
+        orders = replace(orders, key=("id", "at"), target=target)
     pipeline = Pipeline(
         "orders", "Orders.", T0, T0 + HOUR, ArchiveFile(local_uri(tmp_path / "orders.jsonl"), HourRange(T0, T0 + HOUR)),
         RawTable("orders", Lines, parse), (orders,),
@@ -135,6 +151,7 @@ def world(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> Iterat
     made = World(tmp_path, spark, warehouse, pipeline, open_lake(tmp_path))
     yield made
     made.drop()
+    warehouse.command("DROP DATABASE IF EXISTS shop_orders SYNC", doing="cleaning up")
 
 
 def test_every_type_goes_through_all_steps(world: World) -> None:

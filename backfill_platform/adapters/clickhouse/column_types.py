@@ -36,12 +36,12 @@ def column_type(column: Column) -> str:
 
 def column_types(table: Table) -> dict[str, str]:
     """The ClickHouse type of each column, by name; without the sign."""
-    return {column.name: column_type(column) for column in table.columns}
+    return {column.name: column_type(column) for column in table.stored_columns}
 
 
 def file_structure(table: Table) -> str:
     """The columns of the lake's files for ClickHouse: what is in them, and wide enough that a reader wraps nothing."""
-    return ", ".join(f"{identifier(column.name)} {_file_type(column.type, True)}" for column in table.columns)
+    return ", ".join(f"{identifier(column.name)} {_file_type(column.type, True)}" for column in table.stored_columns)
 
 
 def _file_type(kind: DataType, nullable: bool) -> str:
@@ -58,7 +58,7 @@ def _file_type(kind: DataType, nullable: bool) -> str:
 
 def needs_conversion(table: Table) -> bool:
     """Whether a value may have to be refused, or becomes another type, on its way into the table."""
-    return any(column.stored_as or not column.limit.is_open for column in table.columns)
+    return any(column.stored_as or not column.limit.is_open for column in table.stored_columns)
 
 
 def converted(table: Table, source: str) -> str:
@@ -68,12 +68,12 @@ def converted(table: Table, source: str) -> str:
     """
     casts = ", ".join(
         f"accurateCast({identifier(column.name)}, {literal(column_type(column))}) AS {identifier(column.name)}"
-        for column in table.columns
+        for column in table.stored_columns
     )
     checks = [
         f"throwIf(NOT ({_meets(column.limit, f'__lake.{identifier(column.name)}')}), "
         f"{literal(f'a value of column {column.name} cannot be stored as {column.stored} without loss')}) = 0"
-        for column in table.columns
+        for column in table.stored_columns
         if not column.limit.is_open
     ]
     where = f" AS __lake WHERE {' AND '.join(checks)}" if checks else ""

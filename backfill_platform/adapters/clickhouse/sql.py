@@ -13,14 +13,16 @@ from backfill_platform.errors import PreconditionError, UsageError
 
 __all__ = [
     "FILE_SETTINGS",
-    "SIGN",
     "Condition",
     "column_type",
     "column_types",
     "files_source",
     "hour_from",
     "hour_number",
+    "hour_of",
+    "hour_start",
     "identifier",
+    "key_text",
     "literal",
     "names",
     "of_tenants",
@@ -29,12 +31,11 @@ __all__ = [
     "range_rows",
     "row_hash",
     "row_identity",
+    "sign_of",
     "sorting_key",
     "target_name",
     "within",
 ]
-
-SIGN = "sign"  # +1 for a state, -1 for its cancel
 
 # The range of toStartOfHour: it returns a DateTime, which wraps around silently outside of it.
 _FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ def row_hash(table: Table, function: str = "cityHash64") -> str:
 
     The tuple is essential: a hash of bare columns is NULL as soon as one column is, and NULL equals nothing.
     """
-    return f"{function}(tuple({', '.join(map(hashed, table.columns))}))"
+    return f"{function}(tuple({', '.join(map(hashed, table.stored_columns))}))"
 
 
 def row_identity(table: Table) -> str:
@@ -65,9 +66,10 @@ class Condition:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-def within(table: Table, hours: Iterable[datetime]) -> Condition:
+def within(table: Table, hours: Iterable[datetime], on: str = "") -> Condition:
     """The condition for rows whose hour column lies in one of the hours, contiguous or not.
 
+    `on` names another column with the hour.
     Half-open bounds and not `hour IN (...)`: a stored row that is not on the full hour belongs to its hour, too.
     Raises UsageError when there are no hours, or hours outside the range of ClickHouse's DateTime.
     """
@@ -80,12 +82,12 @@ def within(table: Table, hours: Iterable[datetime]) -> Condition:
             f"{table}: ClickHouse can represent the hours from {format_hour(_FIRST_HOUR)} to {format_hour(_LAST_HOUR)} only, "
             f"not {format_hour(start if start < _FIRST_HOUR else end - HOUR)}"
         )
-    hour = identifier(table.hour)
+    hour = (on and identifier(on)) or hour_of(table)
     sql = f"{hour} >= toDateTime64({{hours_start:UInt32}}, 6, 'UTC') AND {hour} < toDateTime64({{hours_end:UInt32}}, 6, 'UTC')"
     parameters: dict[str, Any] = {"hours_start": _seconds(start), "hours_end": _seconds(end)}
     if len(ranges) > 1:
         starts = f"SELECT toDateTime(arrayJoin(range(first, last, 3600)), 'UTC') FROM ({range_rows(hours)})"
-        sql += f" AND toStartOfHour({hour}) IN ({starts})"
+        sql += f" AND {f'toStartOfHour({hour})' if on else hour_start(table)} IN ({starts})"
     return Condition(f"({sql})", parameters)
 
 
@@ -108,9 +110,23 @@ def range_rows(hours: Iterable[datetime]) -> str:
     return f"SELECT {part.format(1)} AS first, {part.format(2)} AS last FROM ({each})"
 
 
+def hour_of(table: Table) -> str:
+    """SQL for the time by which a row belongs to its hour, which compares with a moment in UTC."""
+    if not table.target.hour and table.column(table.hour).stored.name in ("DateTime", "DateTime64"):
+        return identifier(table.hour)
+    return f"toDateTime64({table.target.hour or identifier(table.hour)}, 6, 'UTC')"
+
+
+def hour_start(table: Table) -> str:
+    """SQL for the full hour that owns a row. In other time zones than UTC, hours may start in the middle of ours."""
+    hour = hour_of(table)
+    zoned = not table.target.hour and table.column(table.hour).stored_as and not hour.startswith("toDateTime64")
+    return f"toStartOfHour(toDateTime64({hour}, 6, 'UTC'))" if zoned else f"toStartOfHour({hour})"
+
+
 def hour_number(table: Table) -> str:
     """SQL for the hour that owns a row, in seconds since 1970: no driver converts a number to another time zone."""
-    return f"toUnixTimestamp(toStartOfHour({identifier(table.hour)}))"
+    return f"toUnixTimestamp({hour_start(table)})"
 
 
 def hour_from(number: int) -> datetime:
@@ -122,22 +138,37 @@ def _seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-_PARTITION_FUNCTIONS = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}
+_PARTITION_FUNCTIONS = {
+    Partitioning.HOUR: "toStartOfHour",
+    Partitioning.DAY: "toYYYYMMDD",
+    Partitioning.WEEK: "toMonday",
+    Partitioning.MONTH: "toYYYYMM",
+}
 
 
 def sorting_key(table: Table) -> tuple[str, ...]:
     """The hour, then the key: rows that agree in all of these are one row, of which one state survives."""
-    return (table.hour, *table.key)
+    return table.key if table.target.hour else (table.hour, *table.key)
 
 
 def partition_key(table: Table) -> str:
     """The partition expression."""
-    return f"{_PARTITION_FUNCTIONS[table.partitioning]}({identifier(table.hour)})"
+    return f"{_PARTITION_FUNCTIONS[table.partitioning]}({hour_of(table)})"
 
 
 def target_name(table: Table) -> str:
     """The quoted database and table of a target."""
-    return qualified(*table.path)
+    return qualified(*table.stored_in)
+
+
+def sign_of(table: Table) -> str:
+    """The quoted column of a target that is 1 for a state and -1 for its cancel."""
+    return identifier(table.sign)
+
+
+def key_text(table: Table) -> str:
+    """SQL for the key of a row, for people."""
+    return f"toString(tuple({names(table.key) or identifier(table.hour)}))"
 
 
 # The defaults of the first three replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.

@@ -25,7 +25,7 @@ from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.push import arrow_type
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading, Staging
 from backfill_platform.adapters.clickhouse.schema import create_target, schema_hash
-from backfill_platform.adapters.clickhouse.sql import SIGN, names, target_name
+from backfill_platform.adapters.clickhouse.sql import names, target_name
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.spark.checks import FAILED, Rules, mark_failures
 from backfill_platform.adapters.spark.column_types import as_written
@@ -46,7 +46,7 @@ from backfill_platform_tests.adapters.clickhouse.typed import (
     rows,
     stored_rows,
 )
-from backfill_platform_tests.adapters.clickhouse.visits import TEN, VISITS, attempt, visit, write_live
+from backfill_platform_tests.adapters.clickhouse.visits import SIGN, TEN, VISITS, attempt, visit, write_live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,19 +16,20 @@ from decimal import Decimal
 from typing import Any
 
 from backfill_platform.adapters.clickhouse.column_types import hashed, total
-from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.publishing.staging import OWNER, Staging
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
-    Condition,
     hour_from,
     hour_number,
+    hour_of,
+    hour_start,
     identifier,
     literal,
     names,
     of_tenants,
     qualified,
     row_identity,
+    sign_of,
     sorting_key,
     target_name,
     within,
@@ -108,7 +109,7 @@ class HourDiff:
 def find_differences(staging: Staging, hours: Collection[datetime]) -> None:
     """Record the rows of the hours that only one side has. The hours must be consistent, so that no row is stored twice."""
     table = staging.table
-    where, identity, hour = within(table, hours), row_identity(table), identifier(table.hour)
+    where, identity, hour = within(table, hours), row_identity(table), hour_of(table)
     sides = (
         f"SELECT {hour} AS __hour, {identity} AS __row, 1 AS __side FROM {staging.desired} WHERE {where.sql} UNION ALL "
         f"SELECT {hour}, {identity}, -1 FROM ({staging.target.stored(where.sql)})"
@@ -128,14 +129,14 @@ def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
 
     FINAL returns rows as they are stored, so a cancel is a full copy, and sums over uncollapsed rows stay right.
     """
-    table, version = staging.table, staging.target.version
+    table = staging.table
     where = within(table, hours)
-    columns = names([*table.column_names, *([version] if version else [])])
+    columns = names(staging.target.copied)
     staging.warehouse.command(
-        f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
-        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) WHERE {_differs(staging, where)}",
+        f"INSERT INTO {staging.delta} ({columns}, {sign_of(table)}) "
+        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) WHERE {_differs(staging, hours)}",
         parameters=where.parameters,
-        settings=DELTA_SETTINGS,
+        settings={**DELTA_SETTINGS, **staging.target.settings},
         query_id=staging.query_id("cancels"),
         doing=f"writing the cancels for {table}",
     )
@@ -149,7 +150,7 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
     """
     table, version = staging.table, staging.target.version
     where = within(table, hours)
-    columns, keys = names(table.column_names), names(sorting_key(table))
+    columns, keys = names(table.stored_names), names(sorting_key(table))
     desired, into = f"{staging.desired} AS __desired", columns
     if version:
         latest = f"toInt128(max({identifier(version)})) AS __latest"
@@ -158,8 +159,8 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
         next_version = f"accurateCast(__latest + 1, {literal(staging.target.version_type)})"
         columns, into = f"{columns}, {next_version}", f"{columns}, {identifier(version)}"
     staging.warehouse.command(
-        f"INSERT INTO {staging.delta} ({into}, {identifier(SIGN)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
-        f"AND {_differs(staging, where)}",
+        f"INSERT INTO {staging.delta} ({into}, {sign_of(table)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
+        f"AND {_differs(staging, hours)}",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("states"),
@@ -187,7 +188,8 @@ def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, P
     }
 
 
-def _differs(staging: Staging, where: Condition) -> str:
+def _differs(staging: Staging, hours: Collection[datetime]) -> str:
+    where = within(staging.table, hours, on=OWNER)
     return f"{row_identity(staging.table)} IN (SELECT city, xxh3 FROM {staging.differing} WHERE {where.sql})"
 
 
@@ -274,9 +276,10 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     if not hours:
         return {}
     table, where = staging.table, within(staging.table, hours)
-    values = [name for name in table.column_names if name not in sorting_key(table)]
+    sign = sign_of(table)
+    values = [name for name in table.stored_names if name not in sorting_key(table)]
     differs = [
-        f"anyIf({_value(table, name)}, {SIGN} = -1) != anyIf({_value(table, name)}, {SIGN} = 1) AS __differs_{number}"
+        f"anyIf({_value(table, name)}, {sign} = -1) != anyIf({_value(table, name)}, {sign} = 1) AS __differs_{number}"
         for number, name in enumerate(values)
     ]
     keys = names(sorting_key(table))
@@ -284,7 +287,7 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     rows = staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {', '.join(counts)} FROM ("
         f"SELECT {', '.join([keys, *differs])} FROM {staging.delta} WHERE {where.sql} "
-        f"GROUP BY {keys} HAVING min({SIGN}) != max({SIGN})) GROUP BY __hour",
+        f"GROUP BY {keys} HAVING min({sign}) != max({sign})) GROUP BY __hour",
         parameters=where.parameters,
         settings=_IN_ORDER,
         doing=f"counting the differences of {table}",
@@ -306,23 +309,24 @@ def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
     """Some rows of each kind for each hour, the lowest keys first, so that two dry runs show the same."""
     table = staging.table
     keys = names(sorting_key(table))
+    sign = sign_of(table)
     # First the lowest keys of each kind, then their full rows: an hour of new rows never passes through memory.
     chosen = (
-        f"SELECT {keys} FROM (SELECT {keys}, min({SIGN}) + max({SIGN}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
-        f"ORDER BY {keys} LIMIT {{most:UInt32}} BY toStartOfHour({identifier(table.hour)}), __kind"
+        f"SELECT {keys} FROM (SELECT {keys}, min({sign}) + max({sign}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
+        f"ORDER BY {keys} LIMIT {{most:UInt32}} BY {hour_start(table)}, __kind"
     )
     rows = staging.warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour, {SIGN}, {names(table.column_names)} FROM {staging.delta} "
-        f"WHERE ({keys}) IN ({chosen}) ORDER BY {keys}, {SIGN}",
+        f"SELECT {hour_number(table)} AS __hour, {sign}, {names(table.stored_names)} FROM {staging.delta} "
+        f"WHERE ({keys}) IN ({chosen}) ORDER BY {keys}, {sign}",
         parameters={"most": most},
         settings=_IN_ORDER,
         doing=f"reading samples of the differences of {table}",
     )
     rows_by_key: dict[datetime, dict[tuple[Any, ...], dict[int, Mapping[str, Any]]]] = {}
-    for number, sign, *values in rows:
-        row = dict(zip(table.column_names, values, strict=True))
+    for number, its_sign, *values in rows:
+        row = dict(zip(table.stored_names, values, strict=True))
         key = tuple(row[name] for name in sorting_key(table))
-        rows_by_key.setdefault(hour_from(number), {}).setdefault(key, {})[sign] = row
+        rows_by_key.setdefault(hour_from(number), {}).setdefault(key, {})[its_sign] = row
     return {
         hour: _mixed([Sample(row.get(-1), row.get(1)) for row in pairs.values()], most) for hour, pairs in rows_by_key.items()
     }
@@ -366,7 +370,7 @@ def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChang
 
 
 def _numeric(table: Table) -> list[Column]:
-    return [column for column in table.columns if column.name not in sorting_key(table) and column.type.is_numeric]
+    return [column for column in table.stored_columns if column.name not in sorting_key(table) and column.type.is_numeric]
 
 
 def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tuple[Any, ...]]:

@@ -88,18 +88,18 @@ def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
-    schema = pa.schema([pa.field(column.name, arrow_type(column.type), column.nullable) for column in table.columns])
+    schema = pa.schema([pa.field(column.name, arrow_type(column.type), column.nullable) for column in table.stored_columns])
     try:
         system, path = _open(uri)
         file = pq.ParquetFile(path, filesystem=system)
     except (OSError, pa.ArrowInvalid) as error:
         raise PreconditionError(f"{table}: {uri} cannot be read: {error}") from error
     with file:
-        if lacking := [name for name in table.column_names if name not in file.schema_arrow.names]:
+        if lacking := [name for name in table.stored_names if name not in file.schema_arrow.names]:
             raise PreconditionError(f"{table}: {uri} has no column {', '.join(lacking)}")
-        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.column_names)):
-            rows = pa.Table.from_batches([batch]).select(list(table.column_names))
-            if empty := [c.name for c in table.columns if not c.nullable and rows.column(c.name).null_count]:
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.stored_names)):
+            rows = pa.Table.from_batches([batch]).select(list(table.stored_names))
+            if empty := [c.name for c in table.stored_columns if not c.nullable and rows.column(c.name).null_count]:
                 raise CheckFailed(f"{table}: {uri} has rows without a value of {', '.join(empty)}")
             try:
                 yield rows.cast(schema)
