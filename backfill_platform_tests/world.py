@@ -10,6 +10,7 @@ from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.sql import target_name
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import OpenCluster, no_cluster
 from backfill_platform.adapters.kafka.topic import KafkaTopic
@@ -181,7 +182,7 @@ class World:
     def drop(self) -> None:
         for table in self.pipeline.published:
             drop_patches(self.warehouse, table, older_than_days=0)
-            self.warehouse.command(f"DROP TABLE IF EXISTS {table.layer}.{table.name} SYNC", doing="cleaning up")
+            self.warehouse.command(f"DROP TABLE IF EXISTS {target_name(table)} SYNC", doing="cleaning up")
 
 
 def with_rule(pipeline: Pipeline, name: str, rule: object) -> Pipeline:

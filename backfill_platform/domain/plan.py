@@ -302,12 +302,20 @@ def explanation(step: Step) -> str:
             return f"read {_source(step)}, compute and check on the branch of this repair; main stays as it is"
         case CompareHours():
             source = "what this repair has built" if step.source is Branch.REPAIR else f"{table} in the lake"
-            return f"stage {source} beside the warehouse table, compare, write and prove the delta; report it, publish nothing"
+            return (
+                f"stage {source} beside {_in_warehouse(table)}, compare, write and prove the delta; report it, publish nothing"
+            )
         case PublishHours():
             return (
-                f"stage {table} in the lake beside the warehouse table, compare, write and prove the delta; publish it, "
+                f"stage {table} in the lake beside {_in_warehouse(table)}, compare, write and prove the delta; publish it, "
                 "verify, write the ledger"
             )
+
+
+def _in_warehouse(table: Table) -> str:
+    """The table of the warehouse, with its name where that is not the one of the lake."""
+    place = ".".join(table.stored_in)
+    return "the warehouse table" if table.stored_in == table.path else f"the warehouse table {place}"
 
 
 def in_words(span: timedelta) -> str:

@@ -7,10 +7,14 @@ their own schemas from them, so that a column is declared once.
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 
+from backfill_platform.domain.column_types import FLOATS, ColumnType, DataType, holds_bytes, is_nested
 from backfill_platform.domain.hours import HOUR
+from backfill_platform.domain.stored_types import StoredType, natural, parse
+from backfill_platform.domain.value_limits import Limit, fit
 from backfill_platform.errors import SpecError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -28,38 +32,59 @@ class Layer(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class ColumnType(StrEnum):
-    """The types that all engines share. Timestamps are UTC, to the microsecond; BINARY is for the raw layer only."""
-
-    BOOLEAN = "boolean"
-    INT32 = "int32"
-    INT64 = "int64"
-    FLOAT64 = "float64"
-    STRING = "string"
-    TIMESTAMP = "timestamp"
-    BINARY = "binary"
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether values can be added up; of booleans, how many are true."""
-        return self not in (ColumnType.STRING, ColumnType.TIMESTAMP, ColumnType.BINARY)
-
-
 class Partitioning(StrEnum):
-    """How the ClickHouse table is partitioned. Days suit most tables; hours make whole-hour replacement cheap."""
+    """How the ClickHouse table is partitioned. Days suit most tables; hours make whole-hour replacement cheap.
+
+    A table that exists may have any partitions; what is declared here then says which hours share one, if one is rewritten.
+    """
 
     DAY = "day"
     HOUR = "hour"
+    WEEK = "week"
+    MONTH = "month"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse."""
+    """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse.
+
+    `stored_as` is its type in ClickHouse, where that is not the one that its `type` has by itself.
+    """
 
     name: str
-    type: ColumnType
+    type: DataType
     nullable: bool = False
     description: str = ""
+    stored_as: str = ""
+
+    @cached_property
+    def stored(self) -> StoredType:
+        """What ClickHouse stores it as. Raises SpecError for a text that is no type."""
+        return parse(self.stored_as) if self.stored_as else natural(self.type, self.nullable)
+
+    @cached_property
+    def limit(self) -> Limit:
+        """The values that ClickHouse can store as they are. Raises SpecError where none can be."""
+        limit = fit(self.type, self.stored)
+        if self.nullable and not self.stored.nullable:
+            hint = "it has no NULL for these" if is_nested(self.type) else f"declare it as Nullable({self.stored})"
+            raise SpecError(f"it is nullable, and {self.stored} is not; {hint}, or make the column not nullable")
+        return limit
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """The table of ClickHouse that a table is published to, where it is not the one that the platform would create.
+
+    `database` and `name` are the layer and the name of the table unless they are given. `sign` is the column that it collapses
+    by. `hour` is an expression of ClickHouse for the hour that owns a row, such as `toStartOfHour(started_at)`, for a table
+    without the hour column; what it is computed from must be in the key.
+    """
+
+    database: str = ""
+    name: str = ""
+    sign: str = "sign"
+    hour: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,10 +104,12 @@ class Table:
     key: tuple[str, ...] = ()
     partitioning: Partitioning = Partitioning.DAY
     tenant: str = ""
+    target: TargetTable = TargetTable()
 
     def __post_init__(self) -> None:
         self._check_names()
         self._check_types()
+        self._check_target()
         if self.tenant and self.tenant not in self.key:
             raise SpecError(
                 f"{self}: the tenant column '{self.tenant}' must be part of the key, so that a row keeps its tenant"
@@ -95,21 +122,50 @@ class Table:
                 raise SpecError(f"{self}: '{name}' cannot be used as a name; use lower case letters, digits and _")
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise SpecError(f"{self}: declared twice: {', '.join(duplicates)}")
-        if "sign" in names:
-            raise SpecError(f"{self}: 'sign' is the column that ClickHouse collapses by; choose another name")
+        if self.sign in names:
+            raise SpecError(f"{self}: '{self.sign}' is the column that ClickHouse collapses by; choose another name")
         for name in (self.hour, *self.key):
             if name not in names:
                 raise SpecError(f"{self}: '{name}' is used as a key but is not a column")
 
     def _check_types(self) -> None:
         for column in self.columns:
-            if column.name in (self.hour, *self.key) and (column.nullable or column.type is ColumnType.FLOAT64):
-                raise SpecError(f"{self}: key column '{column.name}' must be neither nullable nor a float")
-        binary = [column.name for column in self.columns if column.type is ColumnType.BINARY]
+            if column.name in (self.hour, *self.key) and (column.nullable or column.type in FLOATS or is_nested(column.type)):
+                raise SpecError(
+                    f"{self}: key column '{column.name}' must be neither nullable nor a float nor an array, map or struct"
+                )
+            if column.stored_as:
+                self._check_stored(column)
+        binary = [column.name for column in self.columns if holds_bytes(column.type)]
         if self.layer is not Layer.RAW and binary:
             raise SpecError(f"{self}: {', '.join(binary)} holds bytes, which only raw tables may; decode it to text")
         if self.column(self.hour).type is not ColumnType.TIMESTAMP:
             raise SpecError(f"{self}: the hour column '{self.hour}' must be a timestamp")
+
+    def _check_stored(self, column: Column) -> None:
+        try:
+            nullable_key = column.stored.nullable and column.name in (self.hour, *self.key)
+            _ = column.limit
+        except SpecError as error:
+            raise SpecError(f"{self}: column '{column.name}': {error}") from None
+        if nullable_key:
+            raise SpecError(f"{self}: key column '{column.name}' cannot be stored as {column.stored}: NULL sorts nowhere")
+
+    def _check_target(self) -> None:
+        if not self.target.hour:
+            return
+        words = set(re.findall(r"\w+", self.target.hour))
+        used = [column.name for column in self.columns if column.name in words]
+        if self.hour in used or not used:
+            raise SpecError(
+                f"{self}: the target's hour '{self.target.hour}' must be computed from columns other than '{self.hour}', which "
+                "such a table does not have"
+            )
+        if lacking := [name for name in used if name not in self.key]:
+            raise SpecError(
+                f"{self}: the target's hour is computed from {', '.join(lacking)}, which must be part of the key: rows of "
+                "several hours would collapse into one otherwise"
+            )
 
     def __str__(self) -> str:
         return f"{self.layer}/{self.name}"
@@ -120,16 +176,38 @@ class Table:
         return (str(self.layer), self.name)
 
     @property
+    def stored_in(self) -> tuple[str, str]:
+        """The database and the name of its table in ClickHouse."""
+        return (self.target.database or str(self.layer), self.target.name or self.name)
+
+    @property
+    def sign(self) -> str:
+        """The name of the column of its ClickHouse table that says whether a row is a state or a cancel."""
+        return self.target.sign
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns that its ClickHouse table has, in declared order: all, or all but the hour."""
+        return tuple(column for column in self.columns if not self.target.hour or column.name != self.hour)
+
+    @property
+    def stored_names(self) -> tuple[str, ...]:
+        """The names of the columns that its ClickHouse table has, in declared order."""
+        return tuple(column.name for column in self.stored_columns)
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """The names of the columns, in declared order."""
         return tuple(column.name for column in self.columns)
 
     def partition_hours(self, hours: Collection[datetime]) -> tuple[datetime, ...]:
         """The given hours and all others in the same partitions of the ClickHouse table, in order."""
-        if self.partitioning is Partitioning.HOUR:
-            return tuple(sorted(hours))
-        days = {hour.replace(hour=0) for hour in hours}
-        return tuple(day + number * HOUR for day in sorted(days) for number in range(24))
+        found: set[datetime] = set()
+        for hour in sorted(hours):
+            if hour not in found:
+                start, end = _partition(self.partitioning, hour)
+                found.update(start + number * HOUR for number in range((end - start) // HOUR))
+        return tuple(sorted(found))
 
     def column(self, name: str) -> Column:
         """The column of that name. Raises KeyError."""
@@ -137,3 +215,28 @@ class Table:
             if column.name == name:
                 return column
         raise KeyError(name)
+
+
+def _partition(how: Partitioning, hour: datetime) -> tuple[datetime, datetime]:
+    """The first hour of the partition of an hour, and the end of its last one."""
+    day = hour.replace(hour=0)
+    match how:
+        case Partitioning.HOUR:
+            return hour, hour + HOUR
+        case Partitioning.DAY:
+            return day, day + timedelta(days=1)
+        case Partitioning.WEEK:
+            monday = day - timedelta(days=day.weekday())
+            return monday, monday + timedelta(days=7)
+        case Partitioning.MONTH:
+            first = day.replace(day=1)
+            return first, (first + timedelta(days=31)).replace(day=1)
+
+
+def check_storable(table: Table) -> None:
+    """Raise SpecError naming the first column that ClickHouse cannot store."""
+    for column in table.columns:
+        try:
+            _ = column.limit
+        except SpecError as error:
+            raise SpecError(f"{table}: column '{column.name}': {error}") from None

@@ -47,7 +47,7 @@ def gaps_found(
         pipeline=pipeline,
         kinds=_kinds(gaps),
         tenants=sorted({tenant for gap in gaps for tenant in gap.tenants}),
-        tables=[".".join(table.path) for table in pipeline.published if table.name in names],
+        tables=[".".join(table.stored_in) for table in pipeline.published if table.name in names],
         commands=[f"{remedy.command} --reason '{reason}'" for remedy in remedies],
         page=page,
     )

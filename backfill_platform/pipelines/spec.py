@@ -21,19 +21,23 @@ from backfill_platform.adapters.files.hourly import FileSource
 from backfill_platform.adapters.iceberg.source_table import IcebergTable
 from backfill_platform.adapters.kafka.consumer import Handler
 from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
+from backfill_platform.adapters.records.fitting import TYPES as FITTED
 from backfill_platform.adapters.records.frames import GIVEN
 from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS, HourRule, RowRule, Rules, check_name
+from backfill_platform.adapters.spark.column_types import declared_type, spark_type
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
+from backfill_platform.adapters.spark.stored_values import storable
 from backfill_platform.adapters.sql.query import SqlQuery
 from backfill_platform.domain.change_limits import ChangeLimits
 from backfill_platform.domain.code_version import code_digest
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Input, Node
 from backfill_platform.domain.run_order import PRIORITIES
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable, check_storable
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
 
@@ -46,16 +50,6 @@ DeclaredSource = FileSource | KafkaTopic | IcebergTable | SqlQuery
 # As many as the shipped dagster.yaml has limits for.
 RUNS_AT_ONCE = range(1, 9)
 _OWNER = re.compile(r"team:[\w.-]+\Z|[^@\s]+@[^@\s]+\.[^@\s]+\Z")
-
-_TYPES: Mapping[str, ColumnType] = {
-    "boolean": ColumnType.BOOLEAN,
-    "int": ColumnType.INT32,
-    "bigint": ColumnType.INT64,
-    "double": ColumnType.FLOAT64,
-    "string": ColumnType.STRING,
-    "timestamp": ColumnType.TIMESTAMP,
-    "binary": ColumnType.BINARY,
-}
 
 
 @dataclass(frozen=True)
@@ -85,9 +79,8 @@ class RawTable:
     @cached_property
     def taken(self) -> Mapping[str, str]:
         """The columns taken from records by name, with Spark's names of their types; none where a parser makes them."""
-        names = {kind: name for name, kind in _TYPES.items()}
         columns = [] if self.parse else [column for column in self.table.columns if column.name != self.table.hour]
-        return {column.name: names[column.type] for column in columns}
+        return {column.name: spark_type(column.type).simpleString() for column in columns}
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,10 @@ class DerivedTable:
     ClickHouse table. `tenant` is the key column with the owner of the row, so that the rows of one tenant can be undone alone.
     `version` replaces the digest of the code, by which hours built by other code are found (`domain/code_version.py`).
     `lineage` names, for computed columns, the columns of `reads` that they come from; columns with the same name in `reads`
-    need no entry. `owners` are the pipeline's where none are named.
+    need no entry. `owners` are the pipeline's where none are named. `stored_as` gives columns another type in ClickHouse than
+    their own, such as `{"status": "LowCardinality(String)", "id": "UUID"}`; rows with a value that would be wrapped, rounded,
+    cut or padded there go to quarantine. `target` names a ClickHouse table that has another name, or collapses by another
+    column.
     """
 
     layer: Layer
@@ -120,6 +116,8 @@ class DerivedTable:
     lineage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)
     owners: tuple[str, ...] = ()
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    target: TargetTable = field(default_factory=TargetTable)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -130,7 +128,10 @@ class DerivedTable:
     def table(self) -> Table:
         """The table as the engines see it."""
         plain = _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
-        return replace(plain, tenant=self.tenant)
+        if unknown := sorted(self.stored_as.keys() - set(plain.column_names)):
+            raise SpecError(f"{plain}: stored_as names {', '.join(unknown)}, which is no column of it")
+        columns = tuple(replace(column, stored_as=self.stored_as.get(column.name, "")) for column in plain.columns)
+        return replace(plain, columns=columns, tenant=self.tenant, target=self.target)
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ class Pipeline:
             sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
             self._check_lineage(derived, sources)
             self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
+            if derived.publish:
+                check_storable(derived.table)
             if isinstance(derived.window.lookahead, UntilClosed):
                 self._check_sessions(derived, derived.window.lookahead)
         for name in (self.raw.name, *(derived.name for derived in self.derived)):
@@ -218,6 +221,11 @@ class Pipeline:
             self._check_inputs(derived, declared)
             if derived.name in declared:
                 raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
+            others = (other for other in self.derived if other.publish)
+            same = list(dict.fromkeys(other.name for other in others if other.table.stored_in == derived.table.stored_in))
+            if derived.publish and len(same) > 1:
+                place = ".".join(derived.table.stored_in)
+                raise SpecError(f"pipeline {self.name}: {' and '.join(same)} are both published to {place}")
             declared.add(derived.name)
 
     def _check_inputs(self, derived: DerivedTable, declared: Collection[str]) -> None:
@@ -258,6 +266,11 @@ class Pipeline:
         """Refuse a source of lines or messages without a parser, and columns that records cannot be taken into."""
         if self.raw.parse:
             return
+        if others := sorted(f"{name} ({kind})" for name, kind in self.raw.taken.items() if kind not in FITTED):
+            raise SpecError(
+                f"pipeline {self.name}: records are taken into {', '.join(FITTED)}, not into {', '.join(others)}; take the "
+                f"column as one of these and convert it in a derived table, or give {self.raw.name} a parse"
+            )
         if isinstance(self.source, KafkaTopic) or isinstance(getattr(self.source, "format", None), Text):
             raise SpecError(
                 f"pipeline {self.name}: its source gives lines, so {self.raw.name} needs a parse that takes them apart"
@@ -340,7 +353,8 @@ class Pipeline:
     def rules(self, name: str) -> Rules:
         """The checks of a table: its schema's and its own."""
         declared = self.declared(name)
-        return rules_of(declared.schema, declared.rules)
+        fitting = storable(declared.table) if isinstance(declared, DerivedTable) and declared.publish else ()
+        return rules_of(declared.schema, (*declared.rules, *fitting))
 
     def audit_checks(self, name: str) -> tuple[str, ...]:
         """The names of the checks that the platform itself makes of each hour of a table."""
@@ -366,7 +380,10 @@ class Pipeline:
         window = None if isinstance(declared, RawTable) else declared.window
         rules = self.rules(name)
         checks = tuple(rule.name for rule in (*rules.rows, *rules.blocking))
-        columns = tuple((column.name, str(column.type), column.nullable) for column in declared.table.columns)
+        columns = tuple(
+            (column.name, str(column.type), column.nullable, *filter(None, [column.stored_as]))
+            for column in declared.table.columns
+        )
         # Only where there are several inputs: what others were built with must not change.
         beside = () if isinstance(declared, RawTable) or not declared.inputs[1:] else (declared.inputs, dict(declared.windows))
         return code_digest(function, window, columns, checks, *beside, *(rule.holds for rule in declared.rules))
@@ -418,8 +435,9 @@ def _table(layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str
     container: Any = schema.to_schema()
     columns = []
     for column_name, declared in container.columns.items():
-        spark_name = declared.dtype.type.simpleString()
-        if spark_name not in _TYPES:
-            raise SpecError(f"{layer}/{name}: column '{column_name}' is a {spark_name}; supported are {', '.join(_TYPES)}")
-        columns.append(Column(column_name, _TYPES[spark_name], bool(declared.nullable), declared.description or ""))
+        try:
+            kind = declared_type(declared.dtype.type)
+        except SpecError as error:
+            raise SpecError(f"{layer}/{name}: column '{column_name}': {error}") from None
+        columns.append(Column(column_name, kind, bool(declared.nullable), declared.description or ""))
     return Table(layer, name, tuple(columns), hour=hour, key=key, partitioning=partitioning)

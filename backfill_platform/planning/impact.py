@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.impact import Damage, Impact, Neighbourhood, may_start, trace_impact
 from backfill_platform.domain.plan import Node
-from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.errors import UsageError
 from backfill_platform.pipelines.spec import Pipeline
@@ -113,7 +114,8 @@ def _of_keys(rows: pa.Table, column: str, damage: Damage) -> pa.Table:
 def _values(table: Table, column: str, texts: tuple[str, ...]) -> pa.Array:
     import pyarrow as pa
 
-    kind = {ColumnType.INT64: pa.int64(), ColumnType.INT32: pa.int32()}.get(table.column(column).type, pa.string())
+    kinds: dict[object, pa.DataType] = {ColumnType.INT64: pa.int64(), ColumnType.INT32: pa.int32()}
+    kind = kinds.get(table.column(column).type, pa.string())
     found: list[Any] = []
     for text in texts:
         try:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
+from backfill_platform.adapters.spark.column_types import as_written, hashable
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import spark_schema
 from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
@@ -213,7 +214,7 @@ def _write(
 ) -> dict[datetime, list[str]]:
     # A repair may write a table several times, each time other hours.
     folder = f"{lake.data_uri(table, repair)}/{format_hour(min(hours))}"
-    return write_by_hour(rows, folder, hour=table.hour, sort_by=sort_by)
+    return write_by_hour(as_written(rows, table), folder, hour=table.hour, sort_by=sort_by)
 
 
 def judge(
@@ -227,7 +228,7 @@ def judge(
     aggregates = [F.coalesce(rule.holds(), F.lit(False)).alias(f"rule_{n}") for n, rule in enumerate(rules.hours)]
     aggregates += [measure.alias(f"measure_{name}") for name, measure in measures.items()]
     # 32 bits of each hash, so that the sum of two billion rows is still a bigint.
-    aggregates.append(F.sum(F.xxhash64(*table.column_names).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
+    aggregates.append(F.sum(F.xxhash64(*map(hashable, table.columns)).bitwiseAND(F.lit(0xFFFFFFFF))).alias("content"))
     by_hour = good.groupBy(F.unix_seconds(table.hour).alias(EPOCH)).agg(F.count("*").alias("rows"), *aggregates)
     verdicts = {_utc(row): row for row in by_hour.collect()}
     rejects = rejects_by_hour(split.rejects())

@@ -148,7 +148,7 @@ def _sample(table: Table, sample: Sample) -> list[tuple[Fact, ...]]:
     key = ", ".join(str(shown.get(name)) for name in table.key) or "the hour"
     if sample.old is None or sample.new is None:
         return [(key, "only in the lake" if sample.old is None else "only in the warehouse", "", "")]
-    changed = [name for name in table.column_names if sample.old[name] != sample.new[name]]
+    changed = [name for name in table.stored_names if sample.old[name] != sample.new[name]]
     return [(key, name, str(sample.old[name]), str(sample.new[name])) for name in changed]
 
 

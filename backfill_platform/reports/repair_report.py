@@ -244,7 +244,7 @@ class RepairReport:
     def affected(self, tables: Iterable[str]) -> list[str]:
         """ClickHouse's names of the tables, in the order of the flow."""
         names = set(tables)
-        return [".".join(table.path) for table in self.subject.pipeline.published if table.name in names]
+        return [".".join(table.stored_in) for table in self.subject.pipeline.published if table.name in names]
 
     def left_behind(self, tables: Iterable[str]) -> list[str]:
         """The tables that are computed from these and are no part of the run."""

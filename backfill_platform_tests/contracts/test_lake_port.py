@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backfill_platform.adapters.iceberg.lake import quarantine_of
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import Branch
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.repair.iceberg_lake import IcebergLake
 from backfill_platform.repair.ports import LakePort
 from backfill_platform_tests.events import hour

@@ -5,8 +5,9 @@ from typing import Literal
 import pytest
 
 from backfill_platform.domain.change_limits import ChangeLimits, HourChange
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange, parse_hour
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.errors import UsageError
 
 HOUR = parse_hour("1998-04-30T22")

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.impact import Damage, Impact, Neighbourhood, may_start, trace_impact
 from backfill_platform.domain.plan import Node
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import UsageError
 from backfill_platform.examples.session_rule import Session, sessionize

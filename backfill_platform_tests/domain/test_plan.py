@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import (
     Branch,
@@ -23,7 +24,7 @@ from backfill_platform.domain.plan import (
     make_plan,
     plan_from_document,
 )
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import UsageError
 

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.tables import Column, Layer, Table, TargetTable
 from backfill_platform.errors import SpecError
 
 HOUR = Column("hour", ColumnType.TIMESTAMP)
@@ -35,3 +38,33 @@ def test_a_table_that_cannot_work_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(SpecError, match=says):
         Table(Layer.TRANSFORMED, name, columns, key=key)
+
+
+STARTED = Column("started", ColumnType.TIMESTAMP)
+
+
+def test_a_target_has_the_name_that_is_declared_and_else_that_of_the_table() -> None:
+    table = Table(Layer.TRANSFORMED, "sessions", (HOUR, CLIENT, STARTED), key=("client", "started"))
+    assert (table.stored_in, table.sign, table.stored_names) == (
+        ("transformed", "sessions"),
+        "sign",
+        ("hour", "client", "started"),
+    )
+    target = TargetTable("shop", "Sessions v2", "Sign", hour="toStartOfHour(started)")
+    named = replace(table, target=target)
+    assert (named.path, named.stored_in, named.sign) == (table.path, ("shop", "Sessions v2"), "Sign")
+    assert named.stored_names == ("client", "started")
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "says"),
+    [
+        (TargetTable(sign="client"), (), "'client' is the column that ClickHouse collapses by"),
+        (TargetTable(hour="started"), ("client",), "computed from started, which must be part of the key"),
+        (TargetTable(hour="toStartOfDay(hour)"), ("client",), "from columns other than 'hour'"),
+        (TargetTable(hour="now()"), ("client",), "from columns other than 'hour'"),
+    ],
+)
+def test_a_target_that_cannot_work_is_refused_with_the_reason(target: TargetTable, key: tuple[str, ...], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        Table(Layer.TRANSFORMED, "t", (HOUR, CLIENT, STARTED), key=key, target=target)

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.spark.checks import require_columns
 from backfill_platform.adapters.spark.events import events_for
 from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline
 

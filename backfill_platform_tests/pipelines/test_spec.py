@@ -6,8 +6,12 @@ import pytest
 from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.files.formats import Parquet
+from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.spark.checks import HourRule
-from backfill_platform.domain.tables import ColumnType, Layer
+from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.tables import Layer, TargetTable
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import SettingsError, SpecError, UsageError
 from backfill_platform.examples import clickstream, playbacks
@@ -24,7 +28,7 @@ class Exotic(DataFrameModel):
     """A schema with a type that the engines do not share."""
 
     hour: T.TimestampType = Field()
-    tags: T.ArrayType(T.StringType()) = Field()  # type: ignore[valid-type]
+    tags: T.ArrayType(T.TimestampNTZType()) = Field()  # type: ignore[valid-type]
 
 
 class Started(clickstream.Requests):
@@ -106,7 +110,7 @@ def test_tables_follow_from_the_schemas() -> None:
         ),
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH,)),)), "several checks named rows_valid"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
-        (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags' is a array<string>; supported are"),
+        (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags': it is a timestamp_ntz; supported are"),
         (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),
         (lambda: reading("clicks"), "reads 'clicks', which is not declared before it; there are clickstream, sessions"),
         (lambda: reading("sessions"), "reads a table twice: sessions, sessions"),
@@ -151,3 +155,46 @@ def test_a_wrong_list_of_pipelines_names_the_setting(modules: list[str]) -> None
 def test_a_derived_table_reads_exactly_its_hours_by_default() -> None:
     assert isinstance(HOURLY, DerivedTable)
     assert HOURLY.window.read_from(clickstream.HOURS, clickstream.HOURS.start) == clickstream.HOURS.start
+
+
+def test_a_stored_type_gives_the_table_a_rule_and_another_code_version_and_others_neither() -> None:
+    stored = replace(SESSIONS, stored_as={"requests": "UInt8", "client_id": "Int64"})
+    pipeline = replace(PIPELINE, derived=(stored, HOURLY))
+    rules = {rule.name for rule in pipeline.rules("sessions").rows}
+    assert rules - {rule.name for rule in PIPELINE.rules("sessions").rows} == {"requests: fits UInt8"}
+    assert pipeline.code_version("sessions") != PIPELINE.code_version("sessions")
+    assert pipeline.code_version("site_hourly") == PIPELINE.code_version("site_hourly")
+    assert str(stored.table.column("requests").stored) == "UInt8"
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "says"),
+    [
+        ({"nobody": "UInt8"}, "stored_as names nobody, which is no column of it"),
+        ({"requests": "String"}, "column 'requests': a int64 cannot be stored as String"),
+        ({"requests": "Numeric"}, "column 'requests': 'Numeric' cannot be read as a ClickHouse type"),
+    ],
+)
+def test_a_stored_type_that_cannot_be_is_refused(stored_as: dict[str, str], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        replace(PIPELINE, derived=(replace(SESSIONS, stored_as=stored_as), HOURLY))
+
+
+def test_two_tables_cannot_be_published_to_one() -> None:
+    """Each would take the rows of the other for rows that should not be there."""
+    other = replace(HOURLY, target=TargetTable("transformed", "sessions"))
+    with pytest.raises(SpecError, match=r"sessions and site_hourly are both published to transformed\.sessions"):
+        replace(PIPELINE, derived=(SESSIONS, other))
+    replace(PIPELINE, derived=(SESSIONS, replace(other, publish=False)))
+
+
+def test_columns_that_records_are_not_taken_into_are_refused() -> None:
+    class Days(DataFrameModel):
+        ingestion_hour: T.TimestampType = Field()
+        event_time: T.TimestampType = Field()
+        day: T.DateType = Field()
+
+    raw = replace(PIPELINE.raw, schema=Days, parse=None, same_event=())
+    source = ArchiveFile("file:///nowhere.parquet", HourRange(PIPELINE.start, PIPELINE.start + HOUR), format=Parquet())
+    with pytest.raises(SpecError, match=r"records are taken into boolean, .* not into day \(date\)"):
+        replace(PIPELINE, source=source, raw=raw, derived=())

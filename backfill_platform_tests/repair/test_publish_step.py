@@ -11,7 +11,7 @@ from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing import publish as protocol
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading
-from backfill_platform.adapters.clickhouse.sql import SIGN, names, target_name
+from backfill_platform.adapters.clickhouse.sql import names, target_name
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger, LedgerEntry
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.change_limits import ChangeLimits
@@ -90,10 +90,10 @@ def test_a_day_that_is_not_over_is_not_rewritten_to_rewrite_an_hour(world: World
 
 
 def doubled(world: World, sessions: Table) -> None:
-    columns = names(sessions.column_names)
+    columns, name = names(sessions.column_names), target_name(sessions)
     world.warehouse.command(f"SYSTEM STOP MERGES {target_name(sessions)}", doing="preparing")
     world.warehouse.command(
-        f"INSERT INTO {target_name(sessions)} ({columns}, {SIGN}) SELECT {columns}, 1 FROM {target_name(sessions)} FINAL "
+        f"INSERT INTO {name} ({columns}, {sessions.sign}) SELECT {columns}, 1 FROM {name} FINAL "
         f"WHERE hour = toDateTime({int(hour(1).timestamp())})",
         doing="damaging",
     )

@@ -13,13 +13,12 @@ from backfill_platform.adapters.clickhouse.preconditions import REPLACED_IS_GONE
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS, merge_parts
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     hour_from,
     hour_number,
-    identifier,
     literal,
     names,
     row_identity,
+    sign_of,
     sorting_key,
     target_name,
     within,
@@ -35,8 +34,9 @@ def inconsistencies(warehouse: Warehouse, target: Target, hours: Collection[date
     if not hours:
         return {}
     table, keys = target.table, names(sorting_key(target.table))
+    sign = sign_of(table)
     where = within(table, hours)
-    rows = f"SELECT {keys}, sum(toInt64({SIGN})) AS __net FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}, "
+    rows = f"SELECT {keys}, sum(toInt64({sign})) AS __net FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}, "
     counts = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, sum(__doubled), sum(__orphans), countIf(__states > 1) FROM ("
         f"SELECT {keys}, sumIf(__net - 1, __net > 1) AS __doubled, sumIf(-__net, __net < 0) AS __orphans, "
@@ -82,6 +82,12 @@ def rewrite_partitions(staging: Staging, hours: Collection[datetime]) -> None:
         raise InconsistentHour(
             f"{table}: ClickHouse {warehouse.server_version} may bring replaced partitions back when it starts again, so none "
             f"is rewritten; nothing was changed. Use a server of {'.'.join(map(str, REPLACED_IS_GONE_SINCE))} or later"
+        )
+    if not staging.target.rewritable:
+        raise InconsistentHour(
+            f"{table}: its PARTITION BY is {staging.target.partition or 'missing'}, and not by {table.partitioning} in UTC, so "
+            "it is unknown which hours share a partition; none is rewritten, nothing was changed. Declare its partitioning if "
+            "that is by hour, day, week or month; else write the states or cancels that these hours lack yourself"
         )
     partitions = _partitions(staging, hours)
     fingerprints_before = fingerprints.partitions(warehouse, table, partitions)
@@ -157,13 +163,13 @@ def _hours_of(staging: Staging, partitions: list[str]) -> list[datetime]:
 def _write_clean(staging: Staging, hours: Collection[datetime]) -> None:
     warehouse, table = staging.warehouse, staging.table
     where = within(table, hours)
-    columns = names([*table.column_names, *([staging.target.version] if staging.target.version else [])])
+    columns = names(staging.target.copied)
     warehouse.empty(staging.rewritten, doing=f"emptying a staging table of {table}")
     warehouse.command(
-        f"INSERT INTO {staging.rewritten} ({columns}, {identifier(SIGN)}) "
+        f"INSERT INTO {staging.rewritten} ({columns}, {sign_of(table)}) "
         f"SELECT {columns}, 1 FROM ({staging.target.stored(where.sql)})",
         parameters=where.parameters,
-        settings=DELTA_SETTINGS,
+        settings={**DELTA_SETTINGS, **staging.target.settings},
         query_id=staging.query_id("clean"),
         doing=f"writing what FINAL shows of {table}",
     )

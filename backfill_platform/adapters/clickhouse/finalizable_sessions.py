@@ -28,7 +28,7 @@ def finalizable_sessions(
     until = f"least(toInt64({{available_until:Int64}}), (toInt64({hour}) + 3600 + {{cap:Int64}}) * 1000000)"
     rows = warehouse.rows(
         f"SELECT {hour} AS __hour, count() FROM {target_name(table)} FINAL WHERE {where.sql} AND is_open "
-        f"AND toUnixTimestamp64Micro({identifier(ended)}) + {{gap:Int64}} <= {until} GROUP BY __hour",
+        f"AND toUnixTimestamp64Micro(toDateTime64({identifier(ended)}, 6, 'UTC')) + {{gap:Int64}} <= {until} GROUP BY __hour",
         parameters={
             **where.parameters,
             "available_until": int(available_until.timestamp()) * 1_000_000,

@@ -11,7 +11,6 @@ from backfill_platform.adapters.clickhouse.client import Settings, Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import Target
 from backfill_platform.adapters.clickhouse.sql import (
     FILE_SETTINGS,
-    SIGN,
     Condition,
     files_source,
     hour_from,
@@ -19,6 +18,7 @@ from backfill_platform.adapters.clickhouse.sql import (
     identifier,
     of_tenants,
     row_hash,
+    sign_of,
     target_name,
     within,
 )
@@ -41,7 +41,7 @@ def net(
     `source` is another quoted table with the same columns and sign, such as a delta; the target by default. Rows of the
     tenants in `but` do not count.
     """
-    sign = f"toInt64({identifier(SIGN)})"
+    sign = f"toInt64({sign_of(table)})"
     return _fingerprints(warehouse, table, hours, source or target_name(table), sign, "the net state", but=but)
 
 
@@ -83,7 +83,7 @@ def by_tenant(
 ) -> dict[datetime, dict[str, Fingerprint]]:
     """Fingerprints for each hour and tenant with rows: of the net state, of FINAL, or of a `source` of rows without a sign."""
     where = within(table, hours)
-    sign = "toInt64(1)" if final or source else f"toInt64({identifier(SIGN)})"
+    sign = "toInt64(1)" if final or source else f"toInt64({sign_of(table)})"
     rows = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, toString({identifier(table.tenant)}) AS __tenant, {_sums(table, sign)} "
         f"FROM {source or target_name(table)}{' FINAL' if final else ''} WHERE {where.sql} GROUP BY __hour, __tenant",
@@ -100,7 +100,7 @@ def by_tenant(
 def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
     """Fingerprints of the net state of whole partitions of the target, with all their hours."""
     rows = warehouse.rows(
-        f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({identifier(SIGN)})')} FROM {target_name(table)} "
+        f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({sign_of(table)})')} FROM {target_name(table)} "
         "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
         parameters={"ids": ids},
         doing=f"taking the fingerprints of partitions of {table}",

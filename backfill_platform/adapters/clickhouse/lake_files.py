@@ -7,6 +7,7 @@ from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.column_types import converted, file_structure, needs_conversion
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
 from backfill_platform.adapters.clickhouse.publishing.staging import INSERT_SETTINGS, REMEMBERED_INSERTS, Loading
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE, column_definitions, database_statement
@@ -43,16 +44,18 @@ def file_tenants(
 
 @contextmanager
 def _pushed(warehouse: Warehouse, table: Table, uris: Sequence[str]) -> Iterator[str]:
-    """A quoted table with the rows of the files; it exists within the block."""
+    """SQL for a table with the rows of the files; it exists within the block."""
+    converts = needs_conversion(table)
+    columns = file_structure(table) if converts else ", ".join(column_definitions(table))
     warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
     scratch = qualified(STAGING_DATABASE, f"__bf_scratch_{uuid.uuid4().hex}")
     warehouse.command(
-        f"CREATE TABLE {scratch} ({', '.join(column_definitions(table))}) ENGINE = MergeTree ORDER BY tuple() "
+        f"CREATE TABLE {scratch} ({columns}) ENGINE = MergeTree ORDER BY tuple() "
         f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS}",
         doing=f"creating a table to read {table} of the lake",
     )
     try:
         push_files(warehouse, scratch, table, uris, token=uuid.uuid4().hex, settings=INSERT_SETTINGS)
-        yield scratch
+        yield f"({converted(table, scratch)})" if converts else scratch
     finally:
         warehouse.drop(scratch, doing=f"dropping {scratch}")

@@ -10,15 +10,14 @@ from enum import StrEnum
 
 from backfill_platform.adapters.clickhouse.client import Row, Warehouse
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     column_types,
     identifier,
     names,
-    partition_key,
+    sign_of,
     sorting_key,
     target_name,
 )
-from backfill_platform.domain.tables import Layer, Table
+from backfill_platform.domain.tables import Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 
 _TABLE = """
@@ -27,8 +26,8 @@ SELECT engine, engine_full, partition_key, sorting_key, arrayZip(dependencies_da
 FROM system.tables WHERE database = {database:String} AND name = {name:String}
 """
 _COLUMNS = """
-SELECT name, type, default_kind FROM system.columns WHERE database = {database:String} AND table = {name:String}
-ORDER BY position
+SELECT name, type, default_kind, is_in_partition_key FROM system.columns
+WHERE database = {database:String} AND table = {name:String} ORDER BY position
 """
 _VIEW = """
 SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {database:String} AND name = {name:String}
@@ -38,6 +37,14 @@ SELECT create_table_query, toString(uuid) FROM system.tables WHERE database = {d
 STABLE_SORT_SINCE = (26, 9, 1, 1456)
 # Older servers may bring the parts that REPLACE PARTITION removed back when they start again (ClickHouse issue 107605).
 REPLACED_IS_GONE_SINCE = (26, 6, 1, 962)
+# The ways to write that a table is partitioned by hours, days, weeks or months.
+_PARTITIONS = {
+    Partitioning.HOUR: ("toStartOfHour({})",),
+    Partitioning.DAY: ("toYYYYMMDD({})", "toDate({})", "toStartOfDay({})"),
+    Partitioning.WEEK: ("toMonday({})",),
+    Partitioning.MONTH: ("toYYYYMM({})", "toStartOfMonth({})"),
+}
+_OWN = ("DEFAULT", "MATERIALIZED")
 _REMEMBERED = 100  # inserts: from a smaller window, live writers push our token before its insert is sent again
 
 
@@ -54,7 +61,8 @@ class Target:
 
     `version` is the version column of a VersionedCollapsingMergeTree. `views` are the materialized views that read the table.
     `repeatable` says whether an INSERT may be sent again with its token: the table and those that the views fill remember it.
-    `one_block` says whether cancels and states of a partition can be inserted together.
+    `own` are columns of the table that are not declared: a cancel copies them, a state gets their default; `computed` are those
+    of them that are MATERIALIZED. `one_block` says whether cancels and states of a partition can be inserted together.
     `expires` says whether it may have a TTL, of the table or of a column, that drops rows or values while parts are merged.
     `replaces` says whether the server can replace a partition for good.
     """
@@ -64,6 +72,10 @@ class Target:
     version: str | None = None
     version_type: str = ""
     views: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    partition: str = ""
+    order: str = ""
     repeatable: bool = False
     one_block: bool = True
     expires: bool = False
@@ -77,11 +89,30 @@ class Target:
     @property
     def plain_engine(self) -> str:
         """The engine clauses of a table that collapses in the same way and is not replicated."""
-        arguments = ", ".join(identifier(name) for name in (SIGN, self.version) if name)
-        return (
-            f"{self.engine.removeprefix('Replicated')}({arguments}) PARTITION BY {partition_key(self.table)} "
-            f"ORDER BY ({names(sorting_key(self.table))})"
-        )
+        arguments = ", ".join(identifier(name) for name in (self.table.sign, self.version) if name)
+        partition = f"PARTITION BY {self.partition} " if self.partition else ""
+        return f"{self.engine.removeprefix('Replicated')}({arguments}) {partition}ORDER BY ({self.order})"
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """The columns that a cancel has from the row that it cancels: all but the sign."""
+        return (*self.table.stored_names, *self.own, *([self.version] if self.version else []))
+
+    @property
+    def settings(self) -> Mapping[str, str | int]:
+        """What an insert into the table, or into a copy of it, needs so that all of these columns can be written."""
+        return {"insert_allow_materialized_columns": 1} if self.computed else {}
+
+    @property
+    def rewritable(self) -> bool:
+        """Whether the hours that share a partition are those that the declaration says, so that one can be replaced."""
+        table = self.table
+        if table.target.hour or "DateTime" not in str(table.column(table.hour).stored):
+            return False
+        if table.column(table.hour).stored.arguments != ("UTC",):
+            return False
+        expressions = {how.format(identifier(table.hour)) for how in _PARTITIONS[table.partitioning]}
+        return _unquoted(self.partition) in {_unquoted(one) for one in expressions}
 
     @property
     def mode(self) -> Mode:
@@ -102,16 +133,17 @@ class Target:
 
         FINAL of a versioned table may show cancels, and several versions of one key, of which the newest counts.
         """
-        rows = f"SELECT * FROM {target_name(self.table)} FINAL WHERE {where}"
+        everything = ", ".join(["*", *map(identifier, self.computed)])
+        rows = f"SELECT {everything} FROM {target_name(self.table)} FINAL WHERE {where}"
         if self.version is None:
             return rows
         keys = names(sorting_key(self.table))
-        return f"{rows} AND {SIGN} = 1 ORDER BY {keys}, {identifier(self.version)} DESC LIMIT 1 BY {keys}"
+        return f"{rows} AND {sign_of(self.table)} = 1 ORDER BY {keys}, {identifier(self.version)} DESC LIMIT 1 BY {keys}"
 
 
 def target_exists(warehouse: Warehouse, table: Table) -> bool:
     """Whether the warehouse has a table of that name, of any kind."""
-    database, name = table.path
+    database, name = table.stored_in
     rows = warehouse.rows(_TABLE, parameters={"database": database, "name": name}, doing=f"looking for {table}")
     return bool(rows)
 
@@ -128,7 +160,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
     Raises PreconditionError when it is absent, differs from its declaration, or cannot be repaired safely as it is.
     """
     check_declaration(table)
-    database, name = table.path
+    database, name = table.stored_in
     parameters = {"database": database, "name": name}
     rows = warehouse.rows(_TABLE, parameters=parameters, doing=f"reading what {table} is")
     if not rows:
@@ -137,10 +169,11 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
     engine, full, _, _, dependents, expires = rows[0]
     _check_policies(warehouse, table)
     version = _version(engine, full)
-    types = {name: type_ for name, type_, _ in columns}
-    refusals = [*_engine(table, rows[0]), *_keys(table, rows[0], version), *_columns(table, columns, version)]
+    types = {name: type_ for name, type_, *_ in columns}
+    refusals = [*_engine(table, rows[0]), *_keys(table, rows[0], columns, version), *_columns(table, columns, version)]
     if refusals:
         raise PreconditionError(f"{table} cannot be repaired as it is: " + "; ".join(refusals))
+    known = {*table.stored_names, table.sign, version}
     views = tuple(sorted(".".join(view) for view in dependents))
     remembers = engine.startswith("Replicated") or _remembers_tokens(full)
     return Target(
@@ -149,6 +182,10 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
         version,
         types[version] if version else "",
         views,
+        own=tuple(name for name, _, kind, _ in columns if kind in _OWN and name not in known),
+        computed=tuple(name for name, _, kind, _ in columns if kind == "MATERIALIZED"),
+        partition=rows[0][2],
+        order=rows[0][3],
         repeatable=remembers and all(_fills_what_remembers(warehouse, *view) for view in dependents),
         one_block=version is not None or _at_least(warehouse.server_version, STABLE_SORT_SINCE),
         replaces=_at_least(warehouse.server_version, REPLACED_IS_GONE_SINCE),
@@ -158,7 +195,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
 
 def _check_policies(warehouse: Warehouse, table: Table) -> None:
     """Refuse a table with row policies: hidden rows would count as missing, and be written again at every repair."""
-    database, name = table.path
+    database, name = table.stored_in
     try:
         rows = warehouse.rows(
             "SELECT short_name FROM system.row_policies WHERE (database = {database:String} OR empty(database)) "
@@ -220,48 +257,58 @@ def _engine(table: Table, row: Row) -> Iterator[str]:
     if engine == "Distributed":
         yield "it is a Distributed table; repair the local table of each shard"
     elif not _ENGINE.fullmatch(engine):
-        yield f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({SIGN})"
-    elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != SIGN:
-        yield f"it collapses by a column other than {SIGN}; recreate it with {engine.removeprefix('Replicated')}({SIGN}, ...)"
+        yield (
+            f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({table.sign}), and "
+            f"copy its rows with 1 as {table.sign}"
+        )
+    elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != table.sign:
+        has = (_arguments(full) or ["none"])[-2 if "Versioned" in engine else -1]
+        yield f"it collapses by a column other than {table.sign}; declare target=TargetTable(sign='{has}')"
     if re.search(r"table_readonly = 1\b", full):
         yield "it is read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 makes it writable"
 
 
-def _keys(table: Table, row: Row, version: str | None) -> Iterator[str]:
+def _keys(table: Table, row: Row, stored: list[Row], version: str | None) -> Iterator[str]:
     _, _, partition, key, *_ = row
     plain = _unquoted(key)
     if plain.startswith("(") and plain.endswith(")"):  # ClickHouse keeps the brackets around a single column
         plain = plain[1:-1]
-    columns = [column.strip() for column in plain.split(",")]
+    columns = _outermost(plain)
     if version is not None and columns[-1] == version:  # ClickHouse adds it by itself
         columns = columns[:-1]
     # With a subset of the key ClickHouse collapses different rows into one; without the hour or the partition columns in it,
-    # rows collapse across hours or partitions, and a row that moves between two of them vanishes.
-    if columns != list(sorting_key(table)):
-        yield f"its ORDER BY is ({', '.join(columns)}), declared is ({', '.join(sorting_key(table))}); recreate it so"
-    if _unquoted(partition) != _unquoted(partition_key(table)):
-        has = f"is {_unquoted(partition)}" if partition else "is missing"
-        yield f"its PARTITION BY {has}, declared is {_unquoted(partition_key(table))}; recreate it or change the declaration"
+    # rows collapse across hours or partitions, and a row that moves between two of them vanishes. More columns do no harm.
+    if lacking := [name for name in sorting_key(table) if name not in columns]:
+        yield (
+            f"its ORDER BY is ({', '.join(columns)}) and lacks {', '.join(lacking)}: different rows would collapse into one; "
+            f"recreate it with ORDER BY ({', '.join([*columns, *lacking] if plain else lacking)})"
+        )
+    if floats := [name for name, type_, *_ in stored if name in columns and "Float" in type_]:
+        yield f"its ORDER BY has floats ({', '.join(floats)}), of which equal ones may differ; recreate it without them"
+    if moving := [name for name, _, _, partitions in stored if partitions and name not in columns]:
+        yield (
+            f"its PARTITION BY is {_unquoted(partition)}, and {', '.join(moving)} is not in its ORDER BY: a row whose value "
+            "changes moves to another partition, and is never collapsed with its cancel; recreate it with ORDER BY "
+            f"({', '.join([*columns, *moving])})"
+        )
 
 
 def _columns(table: Table, columns: list[Row], version: str | None) -> Iterator[str]:
-    declared = {**column_types(table), SIGN: "Int8"}
-    stored = {name: type_ for name, type_, kind in columns if kind in ("", "DEFAULT")}
+    types = {name: type_ for name, type_, *_ in columns}
+    declared = {**column_types(table), table.sign: "Int8"}
+    stored = {name: type_ for name, type_, kind, _ in columns if kind == "" or (kind == "DEFAULT" and name in declared)}
     if version in declared:
         yield f"its version column {version} is declared; leave it out of the schema, repairs count versions themselves"
-    elif version is not None and not _VERSION_TYPES.match(stored.pop(version, "")):
+    elif version is not None and not _VERSION_TYPES.match(stored.pop(version, types[version])):
         yield f"its version column {version} is neither (U)Int32 nor (U)Int64, so a repair cannot count it up; recreate it so"
-    yield from _computed_columns(columns)
+    yield from _computed_columns(columns, declared)
     yield from _differing_columns(declared, stored)
 
 
-def _computed_columns(columns: list[Row]) -> Iterator[str]:
-    for name, _, kind in columns:
-        if kind == "MATERIALIZED":
-            yield (
-                f"column {name} is MATERIALIZED, so a cancel row would get a value of its own instead of a copy; make it an "
-                "ordinary column or an ALIAS"
-            )
+def _computed_columns(columns: list[Row], declared: Mapping[str, str]) -> Iterator[str]:
+    for name, _, kind, _ in columns:
+        if kind in ("MATERIALIZED", "ALIAS") and name in declared:
+            yield f"column {name} is {kind}, so ClickHouse computes what the lake has; leave it out of the schema"
         elif kind == "EPHEMERAL":
             yield f"column {name} is EPHEMERAL, so its effect cannot be read back for a cancel row; drop it"
 
@@ -270,11 +317,26 @@ def _differing_columns(declared: Mapping[str, str], stored: Mapping[str, str]) -
     for name, type_ in declared.items():
         if name not in stored:
             yield f"column {name} {type_} is missing; add it"
-        elif _plain(stored[name]) != type_:
+        elif _plain(stored[name]) != _plain(type_):
             yield f"column {name} is {stored[name]}, declared is {type_}; change one of the two"
     for name in stored:
         if name not in declared:
-            yield f"column {name} is not declared, so repaired rows would lose its value; declare it or drop it"
+            yield (
+                f"column {name} is not declared, so repaired rows would lose its value; declare it, drop it, or say what they "
+                f"have there: ALTER TABLE ... MODIFY COLUMN {name} {stored[name]} DEFAULT ..."
+            )
+
+
+def _outermost(expressions: str) -> list[str]:
+    """The parts of a list of expressions, which may hold commas in brackets themselves."""
+    parts, depth = [""], 0
+    for letter in expressions:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _unquoted(expression: str) -> str:
@@ -283,4 +345,4 @@ def _unquoted(expression: str) -> str:
 
 def _plain(type_: str) -> str:
     # LowCardinality only changes how values are stored: hashes, casts and ATTACH are the same with and without it.
-    return re.sub(r"\ALowCardinality\((.*)\)\Z", r"\1", type_)
+    return re.sub(r"LowCardinality\(((?:[^()]|\([^()]*\))*)\)", r"\1", type_)

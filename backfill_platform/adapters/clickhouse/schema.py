@@ -10,13 +10,13 @@ import hashlib
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_declaration, check_target
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     column_type,
     column_types,
     identifier,
     literal,
     names,
     partition_key,
+    sign_of,
     sorting_key,
     target_name,
 )
@@ -39,13 +39,11 @@ def database_statement(name: str) -> str:
 
 def target_statement(table: Table) -> str:
     """The statement that creates a target when it is absent."""
-    columns = ",\n    ".join(
-        [*column_definitions(table), f"{identifier(SIGN)} Int8 COMMENT '1 for a state, -1 for its cancel'"]
-    )
+    columns = ",\n    ".join([*column_definitions(table), f"{sign_of(table)} Int8 COMMENT '1 for a state, -1 for its cancel'"])
     return (
         f"CREATE TABLE IF NOT EXISTS {target_name(table)} (\n    {columns},\n"
-        f"    CONSTRAINT sign_is_plus_or_minus_one CHECK {identifier(SIGN)} IN (-1, 1)\n"
-        f") ENGINE = CollapsingMergeTree({identifier(SIGN)})\n"
+        f"    CONSTRAINT sign_is_plus_or_minus_one CHECK {sign_of(table)} IN (-1, 1)\n"
+        f") ENGINE = CollapsingMergeTree({sign_of(table)})\n"
         f"PARTITION BY {partition_key(table)}\n"
         f"ORDER BY ({names(sorting_key(table))})"
     )
@@ -56,7 +54,7 @@ def column_definitions(table: Table) -> list[str]:
     return [
         f"{identifier(column.name)} {column_type(column)}"
         + (f" COMMENT {literal(column.description)}" if column.description else "")
-        for column in table.columns
+        for column in table.stored_columns
     ]
 
 
@@ -66,7 +64,7 @@ def create_target(warehouse: Warehouse, table: Table) -> None:
     Raises PreconditionError naming every difference; nothing of an existing table is changed.
     """
     check_declaration(table)
-    database, _ = table.path
+    database, _ = table.stored_in
     warehouse.command(database_statement(database), doing=f"creating the database {database}")
     warehouse.command(target_statement(table), doing=f"creating {table}")
     check_target(warehouse, table)

@@ -5,35 +5,41 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from backfill_platform.adapters.clickhouse.column_types import column_type, column_types, converted, file_structure, hashed
+from backfill_platform.adapters.clickhouse.quoting import identifier, literal, names, qualified
 from backfill_platform.domain.hours import HOUR, format_hour, merge_hours
-from backfill_platform.domain.tables import Column, ColumnType, Partitioning, Table
+from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform.errors import PreconditionError, UsageError
 
-SIGN = "sign"  # +1 for a state, -1 for its cancel
+__all__ = [
+    "FILE_SETTINGS",
+    "Condition",
+    "column_type",
+    "column_types",
+    "files_source",
+    "hour_from",
+    "hour_number",
+    "hour_of",
+    "hour_start",
+    "identifier",
+    "key_text",
+    "literal",
+    "names",
+    "of_tenants",
+    "partition_key",
+    "qualified",
+    "range_rows",
+    "row_hash",
+    "row_identity",
+    "sign_of",
+    "sorting_key",
+    "target_name",
+    "within",
+]
 
 # The range of toStartOfHour: it returns a DateTime, which wraps around silently outside of it.
 _FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_HOUR = datetime(2106, 2, 7, 5, tzinfo=UTC)
-
-
-def identifier(name: str) -> str:
-    """A quoted name."""
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
-
-
-def qualified(database: str, name: str) -> str:
-    """A quoted database and table."""
-    return f"{identifier(database)}.{identifier(name)}"
-
-
-def literal(text: str) -> str:
-    """A quoted string, for places of a statement that take no bound parameter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def names(columns: Iterable[str]) -> str:
-    """Quoted names with commas between them."""
-    return ", ".join(identifier(name) for name in columns)
 
 
 def row_hash(table: Table, function: str = "cityHash64") -> str:
@@ -41,7 +47,7 @@ def row_hash(table: Table, function: str = "cityHash64") -> str:
 
     The tuple is essential: a hash of bare columns is NULL as soon as one column is, and NULL equals nothing.
     """
-    return f"{function}(tuple({names(table.column_names)}))"
+    return f"{function}(tuple({', '.join(map(hashed, table.stored_columns))}))"
 
 
 def row_identity(table: Table) -> str:
@@ -60,9 +66,10 @@ class Condition:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-def within(table: Table, hours: Iterable[datetime]) -> Condition:
+def within(table: Table, hours: Iterable[datetime], on: str = "") -> Condition:
     """The condition for rows whose hour column lies in one of the hours, contiguous or not.
 
+    `on` names another column with the hour.
     Half-open bounds and not `hour IN (...)`: a stored row that is not on the full hour belongs to its hour, too.
     Raises UsageError when there are no hours, or hours outside the range of ClickHouse's DateTime.
     """
@@ -75,12 +82,12 @@ def within(table: Table, hours: Iterable[datetime]) -> Condition:
             f"{table}: ClickHouse can represent the hours from {format_hour(_FIRST_HOUR)} to {format_hour(_LAST_HOUR)} only, "
             f"not {format_hour(start if start < _FIRST_HOUR else end - HOUR)}"
         )
-    hour = identifier(table.hour)
+    hour = (on and identifier(on)) or hour_of(table)
     sql = f"{hour} >= toDateTime64({{hours_start:UInt32}}, 6, 'UTC') AND {hour} < toDateTime64({{hours_end:UInt32}}, 6, 'UTC')"
     parameters: dict[str, Any] = {"hours_start": _seconds(start), "hours_end": _seconds(end)}
     if len(ranges) > 1:
         starts = f"SELECT toDateTime(arrayJoin(range(first, last, 3600)), 'UTC') FROM ({range_rows(hours)})"
-        sql += f" AND toStartOfHour({hour}) IN ({starts})"
+        sql += f" AND {f'toStartOfHour({hour})' if on else hour_start(table)} IN ({starts})"
     return Condition(f"({sql})", parameters)
 
 
@@ -103,9 +110,23 @@ def range_rows(hours: Iterable[datetime]) -> str:
     return f"SELECT {part.format(1)} AS first, {part.format(2)} AS last FROM ({each})"
 
 
+def hour_of(table: Table) -> str:
+    """SQL for the time by which a row belongs to its hour, which compares with a moment in UTC."""
+    if not table.target.hour and table.column(table.hour).stored.name in ("DateTime", "DateTime64"):
+        return identifier(table.hour)
+    return f"toDateTime64({table.target.hour or identifier(table.hour)}, 6, 'UTC')"
+
+
+def hour_start(table: Table) -> str:
+    """SQL for the full hour that owns a row. In other time zones than UTC, hours may start in the middle of ours."""
+    hour = hour_of(table)
+    zoned = not table.target.hour and table.column(table.hour).stored_as and not hour.startswith("toDateTime64")
+    return f"toStartOfHour(toDateTime64({hour}, 6, 'UTC'))" if zoned else f"toStartOfHour({hour})"
+
+
 def hour_number(table: Table) -> str:
     """SQL for the hour that owns a row, in seconds since 1970: no driver converts a number to another time zone."""
-    return f"toUnixTimestamp(toStartOfHour({identifier(table.hour)}))"
+    return f"toUnixTimestamp({hour_start(table)})"
 
 
 def hour_from(number: int) -> datetime:
@@ -117,58 +138,47 @@ def _seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-_TYPES = {
-    ColumnType.BOOLEAN: "Bool",
-    ColumnType.INT32: "Int32",
-    ColumnType.INT64: "Int64",
-    ColumnType.FLOAT64: "Float64",
-    ColumnType.STRING: "String",
-    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
-    ColumnType.BINARY: "String",
+_PARTITION_FUNCTIONS = {
+    Partitioning.HOUR: "toStartOfHour",
+    Partitioning.DAY: "toYYYYMMDD",
+    Partitioning.WEEK: "toMonday",
+    Partitioning.MONTH: "toYYYYMM",
 }
-_PARTITION_FUNCTIONS = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}
-
-
-def column_type(column: Column) -> str:
-    """The ClickHouse type of a column."""
-    return f"Nullable({_TYPES[column.type]})" if column.nullable else _TYPES[column.type]
-
-
-def column_types(table: Table) -> dict[str, str]:
-    """The ClickHouse type of each column, by name; without the sign."""
-    return {column.name: column_type(column) for column in table.columns}
 
 
 def sorting_key(table: Table) -> tuple[str, ...]:
     """The hour, then the key: rows that agree in all of these are one row, of which one state survives."""
-    return (table.hour, *table.key)
+    return table.key if table.target.hour else (table.hour, *table.key)
 
 
 def partition_key(table: Table) -> str:
     """The partition expression."""
-    return f"{_PARTITION_FUNCTIONS[table.partitioning]}({identifier(table.hour)})"
+    return f"{_PARTITION_FUNCTIONS[table.partitioning]}({hour_of(table)})"
 
 
 def target_name(table: Table) -> str:
     """The quoted database and table of a target."""
-    return qualified(*table.path)
+    return qualified(*table.stored_in)
 
 
-_FILE_TYPES = {
-    ColumnType.BOOLEAN: "Bool",
-    # Wide on purpose: the reader silently wraps a number that does not fit its type, while accurateCast refuses it.
-    ColumnType.INT32: "Int64",
-    ColumnType.INT64: "Int64",
-    ColumnType.FLOAT64: "Float64",
-    ColumnType.STRING: "String",
-    ColumnType.TIMESTAMP: "DateTime64(6, 'UTC')",
-}
+def sign_of(table: Table) -> str:
+    """The quoted column of a target that is 1 for a state and -1 for its cancel."""
+    return identifier(table.sign)
 
-# The defaults of these replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
+
+def key_text(table: Table) -> str:
+    """SQL for the key of a row, for people."""
+    return f"toString(tuple({names(table.key) or identifier(table.hour)}))"
+
+
+# The defaults of the first three replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
 FILE_SETTINGS = {
     "use_hive_partitioning": 0,
     "input_format_parquet_allow_missing_columns": 0,
     "input_format_null_as_default": 0,
+    # With these, the reader does not find a value of a tuple that a condition asks for.
+    "optimize_move_to_prewhere": 0,
+    "optimize_functions_to_subcolumns": 0,
 }
 
 
@@ -191,10 +201,5 @@ def files_source(table: Table, paths: Sequence[str]) -> str:
             )
     if len(set(files)) != len(files):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
-    structure = ", ".join(f"{identifier(column.name)} Nullable({_FILE_TYPES[column.type]})" for column in table.columns)
-    types = column_types(table)
-    casts = ", ".join(
-        f"accurateCast({identifier(name)}, {literal(types[name])}) AS {identifier(name)}" for name in table.column_names
-    )
     array = ", ".join(literal(path) for path in files)
-    return f"SELECT {casts} FROM file([{array}], Parquet, {literal(structure)})"
+    return converted(table, f"file([{array}], Parquet, {literal(file_structure(table))})")

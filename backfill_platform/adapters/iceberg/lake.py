@@ -18,27 +18,19 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import HourTransform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
+from pyiceberg.types import NestedField
 from sqlalchemy.exc import IntegrityError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
 from backfill_platform.adapters.iceberg.branches import drop_branch, restart_branch
+from backfill_platform.adapters.iceberg.column_types import fields_of, shape
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
 from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.adapters.iceberg.unchanged import delete_files, unchanged_hours
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange, merge_hours
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import LakeConflict, PreconditionError
 
@@ -63,16 +55,6 @@ _PROPERTIES = {
 # Bounds of other columns would tell nothing: each file has all rows of its hour, and they are a fifth of the metadata.
 _BOUNDED = (ColumnType.TIMESTAMP, ColumnType.BOOLEAN)
 _EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
-
-_TYPES: Mapping[ColumnType, IcebergType] = {
-    ColumnType.BOOLEAN: BooleanType(),
-    ColumnType.INT32: IntegerType(),
-    ColumnType.INT64: LongType(),
-    ColumnType.FLOAT64: DoubleType(),
-    ColumnType.STRING: StringType(),
-    ColumnType.TIMESTAMP: TimestamptzType(),
-    ColumnType.BINARY: BinaryType(),
-}
 
 
 def quarantine_of(table: Table) -> Table:
@@ -118,10 +100,7 @@ class Lake:
         """
         with suppress(IntegrityError):  # another process was faster
             self._catalog.create_namespace_if_not_exists(str(table.layer))
-        fields = [
-            NestedField(number, column.name, _TYPES[column.type], required=False, doc=column.description)
-            for number, column in enumerate(table.columns, 1)
-        ]
+        fields = fields_of(table.columns)
         hour_id = next(field.field_id for field in fields if field.name == table.hour)
         spec = PartitionSpec(PartitionField(hour_id, 1000, HourTransform(), f"{table.hour}_hour"))
         try:
@@ -133,8 +112,8 @@ class Lake:
                 )
             except TableAlreadyExistsError:
                 iceberg_table = self._catalog.load_table(table.path)
-        existing = {field.name: str(field.field_type) for field in iceberg_table.schema().fields}
-        declared = {field.name: str(field.field_type) for field in fields}
+        existing = {field.name: shape(field.field_type) for field in iceberg_table.schema().fields}
+        declared = {field.name: shape(field.field_type) for field in fields}
         if existing != declared:
             differing = sorted(set(existing.items()) ^ set(declared.items()))
             raise PreconditionError(
@@ -179,7 +158,7 @@ class Lake:
         try:
             return self._catalog.load_table(table.path).scan(row_filter=where, selected_fields=tuple(columns)).to_arrow()
         except NoSuchTableError:
-            fields = [NestedField(n, name, _TYPES[table.column(name).type]) for n, name in enumerate(columns, 1)]
+            fields: list[NestedField] = fields_of([table.column(name) for name in columns])
             return Schema(*fields).as_arrow().empty_table()
 
     def rows_by_hour(self, table: Table, hours: HourRange | None = None, *, branch: str = MAIN) -> dict[datetime, int]:

@@ -12,24 +12,14 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from backfill_platform.adapters.spark.closure import Closure, follow
+from backfill_platform.adapters.spark.column_types import spark_type
 from backfill_platform.adapters.spark.hours import between
 from backfill_platform.adapters.spark.long_sessions import started_long_before
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import Window
 
 if TYPE_CHECKING:
@@ -37,16 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PlanFiles = Callable[[datetime, datetime], Sequence[str]]
-
-_SPARK_TYPES: dict[ColumnType, DataType] = {
-    ColumnType.BOOLEAN: BooleanType(),
-    ColumnType.INT32: IntegerType(),
-    ColumnType.INT64: LongType(),
-    ColumnType.FLOAT64: DoubleType(),
-    ColumnType.STRING: StringType(),
-    ColumnType.TIMESTAMP: TimestampType(),
-    ColumnType.BINARY: BinaryType(),
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +49,7 @@ class RangeRead:
 
 def spark_schema(table: Table) -> StructType:
     """The Spark schema of a table's Parquet files."""
-    return StructType([StructField(column.name, _SPARK_TYPES[column.type], True) for column in table.columns])
+    return StructType([StructField(column.name, spark_type(column.type), True) for column in table.columns])
 
 
 def read_range(

@@ -8,7 +8,8 @@ from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.schema import create_target, schema_hash
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Partitioning, Table
+from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import TEN, VISITS, create_as, visit, write_live
@@ -27,7 +28,7 @@ def test_a_target_is_created_once_and_recognised_afterwards(
         parameters={"name": table.name},
         doing="looking",
     )
-    function = {Partitioning.DAY: "toYYYYMMDD", Partitioning.HOUR: "toStartOfHour"}[partitioning]
+    function = {"day": "toYYYYMMDD", "hour": "toStartOfHour", "week": "toMonday", "month": "toYYYYMM"}[partitioning]
     assert (engine, partition, key, rows) == ("CollapsingMergeTree", f"{function}(hour)", "hour, visitor", 1)
 
 
@@ -95,17 +96,31 @@ def test_an_existing_table_with_other_columns_is_refused_with_all_of_them_named(
 
 WRONG_TABLES = {
     "merge tree": (("CollapsingMergeTree(`sign`)", "MergeTree"), "its engine is MergeTree"),
-    "part of the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`hour`)"), r"ORDER BY is \(hour\)"),
-    "no hour in the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`visitor`)"), r"ORDER BY is \(visitor\)"),
-    "hour in a function": (("ORDER BY (`hour`,", "ORDER BY (toStartOfDay(`hour`),"), r"ORDER BY is \(toStartOfDay\(hour\)"),
-    "other partitions": (("toYYYYMMDD(`hour`)", "toYYYYMM(`hour`)"), r"PARTITION BY is toYYYYMM\(hour\)"),
-    "no partitions": (("PARTITION BY toYYYYMMDD(`hour`)", ""), "PARTITION BY is missing"),
+    "part of the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`hour`)"), r"ORDER BY is \(hour\) and lacks visitor"),
+    "no hour in the key": (("ORDER BY (`hour`, `visitor`)", "ORDER BY (`visitor`)"), r"ORDER BY is \(visitor\) and lacks hour"),
+    "hour in a function": (
+        ("ORDER BY (`hour`,", "ORDER BY (toStartOfDay(`hour`),"),
+        r"\(toStartOfDay\(hour\), visitor\) and lacks",
+    ),
+    "no order": (
+        ("ORDER BY (`hour`, `visitor`)", "ORDER BY tuple()"),
+        r"lacks hour, visitor.* with ORDER BY \(hour, visitor\)",
+    ),
+    "an order of floats": (
+        ("ORDER BY (`hour`, `visitor`)", "ORDER BY (`hour`, `visitor`, `score`) SETTINGS allow_nullable_key = 1"),
+        r"ORDER BY has floats \(score\)",
+    ),
+    "partitions of a value": (
+        ("toYYYYMMDD(`hour`)", "(toYYYYMMDD(`hour`), `pages`)"),
+        r"pages is not in its ORDER BY: .* with ORDER BY \(hour, visitor, pages\)",
+    ),
     "materialized": (("`country` Nullable(String)", "`country` Nullable(String) MATERIALIZED 'x'"), "country is MATERIALIZED"),
+    "declared alias": (("`is_open` Bool", "`is_open` Bool ALIAS true"), "is_open is ALIAS, so ClickHouse computes"),
     "ephemeral": (("`sign` Int8", "`e` Int8 EPHEMERAL, `sign` Int8"), "e is EPHEMERAL"),
-    "another sign": (("`sign` Int8", "`s` Int8, `sign` Int8"), "column s is not declared"),
+    "another sign": (("`sign` Int8", "`s` Int8, `sign` Int8"), r"column s is not declared.* MODIFY COLUMN s Int8 DEFAULT"),
     "collapses by another": (
         ("CollapsingMergeTree(`sign`)", "CollapsingMergeTree(`other`)"),
-        "collapses by a column other than sign",
+        r"collapses by a column other than sign; declare target=TargetTable\(sign='other'\)",
     ),
 }
 

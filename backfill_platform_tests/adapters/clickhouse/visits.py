@@ -16,10 +16,12 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
 from backfill_platform.adapters.clickhouse.schema import target_statement
-from backfill_platform.adapters.clickhouse.sql import SIGN, names, row_hash, target_name, within
+from backfill_platform.adapters.clickhouse.sql import names, row_hash, target_name, within
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 
+SIGN = "sign"
 Row = dict[str, Any]
 Change = tuple[str, str]  # of a CREATE TABLE: a piece of it, and what stands there instead
 
@@ -55,7 +57,7 @@ TWELVE = TEN + timedelta(hours=2)
 LATE = TEN.replace(hour=23)
 MIDNIGHT = LATE + timedelta(hours=1)
 
-_ARROW = {
+_ARROW: dict[object, pa.DataType] = {
     ColumnType.BOOLEAN: pa.bool_(),
     ColumnType.INT32: pa.int32(),
     ColumnType.INT64: pa.int64(),

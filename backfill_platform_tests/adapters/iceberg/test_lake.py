@@ -12,8 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import LakeConflict, PreconditionError
 from backfill_platform_tests.events import hour

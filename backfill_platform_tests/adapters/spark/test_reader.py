@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.reader import RangeRead, read_range
 from backfill_platform.adapters.spark.sessions import SESSION_START, with_session_start, within_cap
+from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange
-from backfill_platform.domain.tables import Column, ColumnType, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.examples.session_rule import sessionize
 from backfill_platform_tests.events import T0, Click, hour, random_clicks

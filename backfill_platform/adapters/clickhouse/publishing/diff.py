@@ -12,28 +12,31 @@ statement with optimize_on_insert, ClickHouse collapses `+new, -old` of one key 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
-from backfill_platform.adapters.clickhouse.publishing.staging import Staging
+from backfill_platform.adapters.clickhouse.column_types import hashed, total
+from backfill_platform.adapters.clickhouse.publishing.staging import OWNER, Staging
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
-    Condition,
     hour_from,
     hour_number,
+    hour_of,
+    hour_start,
     identifier,
     literal,
     names,
     of_tenants,
     qualified,
     row_identity,
+    sign_of,
     sorting_key,
     target_name,
     within,
 )
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
-from backfill_platform.domain.tables import Column, ColumnType, Table
+from backfill_platform.domain.tables import Column, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
@@ -71,7 +74,8 @@ class Sample:
 class Effect:
     """The total of a numeric column over the hour, before and after; of a boolean column, how many values are true.
 
-    Reported for columns with changed values, or for all where rows come or go. Totals of floats are rounded: no proof.
+    Reported for columns with changed values, or for all where rows come or go. Totals of floats and decimals are rounded: no
+    proof.
     """
 
     column: str
@@ -105,7 +109,7 @@ class HourDiff:
 def find_differences(staging: Staging, hours: Collection[datetime]) -> None:
     """Record the rows of the hours that only one side has. The hours must be consistent, so that no row is stored twice."""
     table = staging.table
-    where, identity, hour = within(table, hours), row_identity(table), identifier(table.hour)
+    where, identity, hour = within(table, hours), row_identity(table), hour_of(table)
     sides = (
         f"SELECT {hour} AS __hour, {identity} AS __row, 1 AS __side FROM {staging.desired} WHERE {where.sql} UNION ALL "
         f"SELECT {hour}, {identity}, -1 FROM ({staging.target.stored(where.sql)})"
@@ -125,14 +129,14 @@ def write_cancels(staging: Staging, hours: Collection[datetime]) -> None:
 
     FINAL returns rows as they are stored, so a cancel is a full copy, and sums over uncollapsed rows stay right.
     """
-    table, version = staging.table, staging.target.version
+    table = staging.table
     where = within(table, hours)
-    columns = names([*table.column_names, *([version] if version else [])])
+    columns = names(staging.target.copied)
     staging.warehouse.command(
-        f"INSERT INTO {staging.delta} ({columns}, {identifier(SIGN)}) "
-        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) WHERE {_differs(staging, where)}",
+        f"INSERT INTO {staging.delta} ({columns}, {sign_of(table)}) "
+        f"SELECT {columns}, -1 FROM ({staging.target.stored(where.sql)}) WHERE {_differs(staging, hours)}",
         parameters=where.parameters,
-        settings=DELTA_SETTINGS,
+        settings={**DELTA_SETTINGS, **staging.target.settings},
         query_id=staging.query_id("cancels"),
         doing=f"writing the cancels for {table}",
     )
@@ -146,7 +150,7 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
     """
     table, version = staging.table, staging.target.version
     where = within(table, hours)
-    columns, keys = names(table.column_names), names(sorting_key(table))
+    columns, keys = names(table.stored_names), names(sorting_key(table))
     desired, into = f"{staging.desired} AS __desired", columns
     if version:
         latest = f"toInt128(max({identifier(version)})) AS __latest"
@@ -155,8 +159,8 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
         next_version = f"accurateCast(__latest + 1, {literal(staging.target.version_type)})"
         columns, into = f"{columns}, {next_version}", f"{columns}, {identifier(version)}"
     staging.warehouse.command(
-        f"INSERT INTO {staging.delta} ({into}, {identifier(SIGN)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
-        f"AND {_differs(staging, where)}",
+        f"INSERT INTO {staging.delta} ({into}, {sign_of(table)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
+        f"AND {_differs(staging, hours)}",
         parameters=where.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("states"),
@@ -184,7 +188,8 @@ def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, P
     }
 
 
-def _differs(staging: Staging, where: Condition) -> str:
+def _differs(staging: Staging, hours: Collection[datetime]) -> str:
+    where = within(staging.table, hours, on=OWNER)
     return f"{row_identity(staging.table)} IN (SELECT city, xxh3 FROM {staging.differing} WHERE {where.sql})"
 
 
@@ -271,9 +276,10 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     if not hours:
         return {}
     table, where = staging.table, within(staging.table, hours)
-    values = [name for name in table.column_names if name not in sorting_key(table)]
+    sign = sign_of(table)
+    values = [name for name in table.stored_names if name not in sorting_key(table)]
     differs = [
-        f"anyIf({_value(name)}, {SIGN} = -1) != anyIf({_value(name)}, {SIGN} = 1) AS __differs_{number}"
+        f"anyIf({_value(table, name)}, {sign} = -1) != anyIf({_value(table, name)}, {sign} = 1) AS __differs_{number}"
         for number, name in enumerate(values)
     ]
     keys = names(sorting_key(table))
@@ -281,7 +287,7 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     rows = staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {', '.join(counts)} FROM ("
         f"SELECT {', '.join([keys, *differs])} FROM {staging.delta} WHERE {where.sql} "
-        f"GROUP BY {keys} HAVING min({SIGN}) != max({SIGN})) GROUP BY __hour",
+        f"GROUP BY {keys} HAVING min({sign}) != max({sign})) GROUP BY __hour",
         parameters=where.parameters,
         settings=_IN_ORDER,
         doing=f"counting the differences of {table}",
@@ -295,31 +301,32 @@ def _changes(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     }
 
 
-def _value(name: str) -> str:
-    return f"cityHash64(tuple({identifier(name)}))"  # bit by bit, and never NULL
+def _value(table: Table, name: str) -> str:
+    return f"cityHash64(tuple({hashed(table.column(name))}))"  # bit by bit, and never NULL
 
 
 def _samples(staging: Staging, most: int) -> dict[datetime, tuple[Sample, ...]]:
     """Some rows of each kind for each hour, the lowest keys first, so that two dry runs show the same."""
     table = staging.table
     keys = names(sorting_key(table))
+    sign = sign_of(table)
     # First the lowest keys of each kind, then their full rows: an hour of new rows never passes through memory.
     chosen = (
-        f"SELECT {keys} FROM (SELECT {keys}, min({SIGN}) + max({SIGN}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
-        f"ORDER BY {keys} LIMIT {{most:UInt32}} BY toStartOfHour({identifier(table.hour)}), __kind"
+        f"SELECT {keys} FROM (SELECT {keys}, min({sign}) + max({sign}) AS __kind FROM {staging.delta} GROUP BY {keys}) "
+        f"ORDER BY {keys} LIMIT {{most:UInt32}} BY {hour_start(table)}, __kind"
     )
     rows = staging.warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour, {SIGN}, {names(table.column_names)} FROM {staging.delta} "
-        f"WHERE ({keys}) IN ({chosen}) ORDER BY {keys}, {SIGN}",
+        f"SELECT {hour_number(table)} AS __hour, {sign}, {names(table.stored_names)} FROM {staging.delta} "
+        f"WHERE ({keys}) IN ({chosen}) ORDER BY {keys}, {sign}",
         parameters={"most": most},
         settings=_IN_ORDER,
         doing=f"reading samples of the differences of {table}",
     )
     rows_by_key: dict[datetime, dict[tuple[Any, ...], dict[int, Mapping[str, Any]]]] = {}
-    for number, sign, *values in rows:
-        row = dict(zip(table.column_names, values, strict=True))
+    for number, its_sign, *values in rows:
+        row = dict(zip(table.stored_names, values, strict=True))
         key = tuple(row[name] for name in sorting_key(table))
-        rows_by_key.setdefault(hour_from(number), {}).setdefault(key, {})[sign] = row
+        rows_by_key.setdefault(hour_from(number), {}).setdefault(key, {})[its_sign] = row
     return {
         hour: _mixed([Sample(row.get(-1), row.get(1)) for row in pairs.values()], most) for hour, pairs in rows_by_key.items()
     }
@@ -346,11 +353,15 @@ def _effects(staging: Staging, hours: Collection[datetime]) -> dict[datetime, tu
     nothing = (0,) * len(numeric)
     return {
         hour_from(number): tuple(
-            Effect(column.name, old, new)
+            Effect(column.name, _number(old), _number(new))
             for column, old, new in zip(numeric, before.get(number, nothing), after.get(number, nothing), strict=True)
         )
         for number in before.keys() | after.keys()
     }
+
+
+def _number(value: int | float | Decimal) -> int | float:
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChange, ...]) -> bool:
@@ -359,16 +370,12 @@ def _may_differ(effect: Effect, rows_come_or_go: int, changes: tuple[ColumnChang
 
 
 def _numeric(table: Table) -> list[Column]:
-    return [column for column in table.columns if column.name not in sorting_key(table) and column.type.is_numeric]
+    return [column for column in table.stored_columns if column.name not in sorting_key(table) and column.type.is_numeric]
 
 
 def _sums(staging: Staging, hours: Collection[datetime], source: str) -> list[tuple[Any, ...]]:
     table, where = staging.table, within(staging.table, hours)
-    sums = [
-        # Wide enough that no total of 64-bit values wraps around.
-        f"ifNull(sum({'' if column.type is ColumnType.FLOAT64 else 'toInt128'}({identifier(column.name)})), 0)"
-        for column in _numeric(table)
-    ]
+    sums = [total(column) for column in _numeric(table)]
     return staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {', '.join(sums)} FROM {source} WHERE {where.sql} GROUP BY __hour",
         parameters=where.parameters,

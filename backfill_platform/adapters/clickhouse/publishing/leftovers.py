@@ -20,15 +20,15 @@ from backfill_platform.adapters.clickhouse.schema import (
     column_definitions,
 )
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     hour_from,
     hour_number,
-    identifier,
+    key_text,
     literal,
     names,
     qualified,
     row_hash,
     row_identity,
+    sign_of,
     sorting_key,
     target_name,
     within,
@@ -77,20 +77,20 @@ def keep_foreign_rows(staging: Staging, hours: Collection[datetime], *, desired:
     -1. `desired` is the quoted table of what should be there.
     """
     warehouse, table = staging.warehouse, staging.table
-    where, columns = within(table, hours), names(table.column_names)
+    where, columns = within(table, hours), names(table.stored_names)
     foreign = qualified(PATCHES_DATABASE, f"{patch_name}{_FOREIGN}")
     warehouse.command(
-        f"CREATE TABLE IF NOT EXISTS {foreign} ({', '.join(column_definitions(table))}, {identifier(SIGN)} Int8) "
+        f"CREATE TABLE IF NOT EXISTS {foreign} ({', '.join(column_definitions(table))}, {sign_of(table)} Int8) "
         f"ENGINE = MergeTree ORDER BY ({names(sorting_key(table))}) COMMENT {literal(str(table))}",
         doing=f"keeping what live writers wrote to {table}",
     )
     # What is there counts once, what is desired is taken away: rows that are as desired vanish.
     sides = (
-        f"SELECT {columns}, toInt64({SIGN}) AS __net FROM {target_name(table)} WHERE {where.sql} "
+        f"SELECT {columns}, toInt64({sign_of(table)}) AS __net FROM {target_name(table)} WHERE {where.sql} "
         f"UNION ALL SELECT {columns}, -1 FROM {desired} WHERE {where.sql}"
     )
     warehouse.command(
-        f"INSERT INTO {foreign} ({columns}, {identifier(SIGN)}) SELECT {columns}, toInt8(sign(sum(__net))) FROM ({sides}) "
+        f"INSERT INTO {foreign} ({columns}, {sign_of(table)}) SELECT {columns}, toInt8(sign(sum(__net))) FROM ({sides}) "
         f"GROUP BY {columns} HAVING sum(__net) != 0",
         parameters=where.parameters,
         doing=f"keeping what live writers wrote to {table}",
@@ -108,13 +108,14 @@ def foreign_rows(staging: Staging, hours: Collection[datetime]) -> Mapping[datet
     if not kept:
         return found
     where, keys, identity = within(table, hours), names(sorting_key(table)), row_identity(table)
-    net = f"SELECT {identity} FROM {target_name(table)} WHERE {where.sql} GROUP BY {identity} HAVING sum(toInt64({SIGN}))"
+    sign = sign_of(table)
+    net = f"SELECT {identity} FROM {target_name(table)} WHERE {where.sql} GROUP BY {identity} HAVING sum(toInt64({sign}))"
     desired = f"{identity} IN (SELECT {identity} FROM {staging.desired})"
-    removed = f"{SIGN} = 1 AND {identity} IN ({net} > 0) AND NOT {desired}"
+    removed = f"{sign} = 1 AND {identity} IN ({net} > 0) AND NOT {desired}"
     # A cancel without a state: its key would be written again, whatever the row.
     orphan = f"{identity} IN ({net} < 0) AND ({keys}) IN (SELECT {keys} FROM {staging.desired})"
-    again = f"{SIGN} = -1 AND {identity} NOT IN ({net} > 0) AND ({desired} OR ({orphan}))"
-    key = f"toString(tuple({names(table.key) or identifier(table.hour)}))"
+    again = f"{sign} = -1 AND {identity} NOT IN ({net} > 0) AND ({desired} OR ({orphan}))"
+    key = key_text(table)
     for name in kept:
         rows = warehouse.rows(
             f"SELECT {hour_number(table)} AS __hour, uniqExact({keys}), min({key}) "
@@ -167,7 +168,7 @@ def _settle_patch(staging: Staging, name: str, patch_name: str) -> None:
     for partition, cancels_only in _published_partitions(staging, claimed).items():
         if cancels_only:
             warehouse.command(
-                f"ALTER TABLE {claimed} DELETE WHERE _partition_id = {literal(partition)} AND {SIGN} = 1",
+                f"ALTER TABLE {claimed} DELETE WHERE _partition_id = {literal(partition)} AND {sign_of(table)} = 1",
                 settings={"mutations_sync": 2},
                 doing=f"settling a patch of {table}",
             )
@@ -191,9 +192,10 @@ def _published_partitions(staging: Staging, patch: str) -> dict[str, bool]:
         return {}
     where = within(table, [hour_from(number) for (number,) in rows])
     keys, hash_ = names(sorting_key(table)), row_hash(table)
+    sign = sign_of(table)
     changes = (
-        f"SELECT _partition_id AS __partition, {keys}, countIf({SIGN} = 1) AS __writes, countIf({SIGN} = -1) AS __cancels, "
-        f"anyIf({hash_}, {SIGN} = 1) AS __written, anyIf({hash_}, {SIGN} = -1) AS __cancelled "
+        f"SELECT _partition_id AS __partition, {keys}, countIf({sign} = 1) AS __writes, countIf({sign} = -1) AS __cancels, "
+        f"anyIf({hash_}, {sign} = 1) AS __written, anyIf({hash_}, {sign} = -1) AS __cancelled "
         f"FROM {patch} GROUP BY __partition, {keys}"
     )
     stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM ({staging.target.stored(where.sql)})"

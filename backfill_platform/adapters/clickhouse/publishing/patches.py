@@ -14,16 +14,16 @@ from backfill_platform.adapters.clickhouse.publishing.leftovers import unsettled
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.schema import PATCHES_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     Condition,
     hour_from,
     hour_number,
-    identifier,
+    key_text,
     literal,
     names,
     of_tenants,
     qualified,
     row_hash,
+    sign_of,
     sorting_key,
     target_name,
     within,
@@ -143,7 +143,7 @@ def undoable(
     )
     lost = f"SELECT {keys} FROM ({changed}) WHERE ({keys}) NOT IN ({ours})"
     ((count,),) = warehouse.rows(f"SELECT count() FROM ({lost})", parameters=where.parameters, doing="counting conflicts")
-    text = f"toString(tuple({names(table.key) or identifier(table.hour)}))"
+    text = key_text(table)
     shown = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, {text} FROM ({lost}) ORDER BY {keys} LIMIT {_SHOWN}",
         parameters=where.parameters,
@@ -162,7 +162,7 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], ten
     These are the stored rows without those that the patch wrote and that are unchanged, plus the rows that it cancelled.
     """
     table = staging.table
-    where, columns, keys = within(table, hours), names(table.column_names), names(sorting_key(table))
+    where, columns, keys = within(table, hours), names(table.stored_names), names(sorting_key(table))
     patch = _patch(staging.warehouse, table, attempt)
     undone = _of_tenant(table, hours, tenant)
     ours = _ours(table, patch, undone.sql)
@@ -170,7 +170,7 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], ten
         f"INSERT INTO {staging.desired} ({columns}) "
         f"SELECT {columns} FROM ({staging.target.stored(where.sql)}) WHERE ({keys}) NOT IN ({ours}) "
         f"UNION ALL SELECT {columns} FROM {patch} "
-        f"WHERE {where.sql} AND {identifier(SIGN)} = -1 AND ({keys}) IN ({ours})",
+        f"WHERE {where.sql} AND {sign_of(table)} = -1 AND ({keys}) IN ({ours})",
         parameters=undone.parameters,
         settings=DELTA_SETTINGS,
         query_id=staging.query_id("undo"),
@@ -191,7 +191,7 @@ def _ours(table: Table, patch: str, where: str) -> str:
     """The keys of the patch that are stored as the patch left them: the row it wrote, or no row where it removed one."""
     keys, hash_ = names(sorting_key(table)), row_hash(table)
     written = (
-        f"SELECT {keys}, countIf({SIGN} = 1) AS __writes, anyIf({hash_}, {SIGN} = 1) AS __written "
+        f"SELECT {keys}, countIf({sign_of(table)} = 1) AS __writes, anyIf({hash_}, {sign_of(table)} = 1) AS __written "
         f"FROM {patch} WHERE {where} GROUP BY {keys}"
     )
     stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {target_name(table)} FINAL WHERE {where}"
@@ -226,7 +226,7 @@ def _in_one(table: Table, patches: Sequence[str]) -> str:
     """
     if len(patches) == 1:
         return patches[0]
-    keys, columns, sign = names(sorting_key(table)), names(table.column_names), identifier(SIGN)
+    keys, columns, sign = names(sorting_key(table)), names(table.stored_names), sign_of(table)
     rows = " UNION ALL ".join(
         f"SELECT DISTINCT {columns}, {sign}, {number} AS __number FROM {patch}" for number, patch in enumerate(patches, 1)
     )

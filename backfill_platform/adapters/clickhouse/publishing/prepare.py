@@ -22,7 +22,7 @@ from backfill_platform.adapters.clickhouse.publishing.diff import (
 )
 from backfill_platform.adapters.clickhouse.publishing.leftovers import foreign_rows
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
-from backfill_platform.adapters.clickhouse.sql import SIGN, hour_from, hour_number, target_name
+from backfill_platform.adapters.clickhouse.sql import hour_from, hour_number, sign_of, target_name
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
@@ -230,7 +230,7 @@ def _prove(staging: Staging, results: dict[datetime, HourPublish], hours: Collec
     warehouse, table = staging.warehouse, staging.table
     delta = fingerprints.net(warehouse, table, hours, source=staging.delta)
     counted = warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour, countIf({SIGN} = -1), countIf({SIGN} = 1) "
+        f"SELECT {hour_number(table)} AS __hour, countIf({sign_of(table)} = -1), countIf({sign_of(table)} = 1) "
         f"FROM {staging.delta} GROUP BY __hour",
         doing=f"counting the delta for {table}",
     )

@@ -49,12 +49,12 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import (
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
-    SIGN,
     hour_from,
     hour_number,
     literal,
     names,
     row_identity,
+    sign_of,
     sorting_key,
     target_name,
     within,
@@ -170,7 +170,7 @@ def _last_look(staging: Staging, results: Mapping[datetime, HourPublish], on_ste
 
 def _parts(staging: Staging) -> tuple[Row, ...]:
     """What changes when somebody writes to a partition of the delta in the target; merges change none of it."""
-    database, name = staging.table.path
+    database, name = staging.table.stored_in
     parameters = {"database": database, "table": name, "staging": STAGING_DATABASE, "delta": staging.delta_name}
     parts = staging.warehouse.rows(
         "SELECT partition_id, max(max_block_number) FROM system.parts WHERE database = {database:String} "
@@ -219,7 +219,7 @@ def _remember_delta(staging: Staging) -> None:
 def _new_rows(staging: Staging, hours: Collection[datetime]) -> dict[datetime, int]:
     """How many rows of each hour's delta were not in the earlier one, because of rows that were written since."""
     table, where = staging.table, within(staging.table, hours)
-    row = f"({row_identity(table)}, {SIGN})"
+    row = f"({row_identity(table)}, {sign_of(table)})"
     rows = staging.warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, count() FROM {staging.delta} WHERE {where.sql} "
         f"AND {row} NOT IN (SELECT {row} FROM {staging.earlier} WHERE {where.sql}) GROUP BY __hour",
@@ -286,15 +286,16 @@ def _written(staging: Staging, partition: str, results: Mapping[datetime, HourPu
 def _inserts(staging: Staging) -> dict[str, list[tuple[str, str]]]:
     """The statements that insert each partition of the delta, in order, and the token of each."""
     table, version = staging.table, staging.target.version
+    sign = sign_of(table)
     parts = staging.warehouse.rows(
         "SELECT DISTINCT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} "
         "AND active ORDER BY partition_id",
         parameters={"database": STAGING_DATABASE, "table": staging.delta_name},
         doing=f"looking for the partitions of the delta for {table}",
     )
-    columns = names([*table.column_names, *([version] if version else []), SIGN])
-    order = names([*sorting_key(table), *([version] if version else []), SIGN])
-    together = {"delta": "1"} if staging.target.one_block else {"cancels": f"{SIGN} = -1", "states": f"{SIGN} = 1"}
+    columns = names([*staging.target.copied, table.sign])
+    order = names([*sorting_key(table), *([version] if version else []), table.sign])
+    together = {"delta": "1"} if staging.target.one_block else {"cancels": f"{sign} = -1", "states": f"{sign} = 1"}
     return {
         partition: [
             (
@@ -312,6 +313,7 @@ def _insert(staging: Staging, statement: str, token: str) -> None:
     """Send an insert; when the answer is lost, again with its token, if all tables that it reaches remember tokens."""
     settings = {
         **DELTA_SETTINGS,
+        **staging.target.settings,
         "insert_deduplicate": 1,
         "insert_deduplication_token": token,
         "deduplicate_blocks_in_dependent_materialized_views": 1,

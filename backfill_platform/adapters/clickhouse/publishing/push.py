@@ -11,7 +11,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from backfill_platform.adapters.clickhouse.client import Warehouse, resend
-from backfill_platform.domain.tables import ColumnType, Table
+from backfill_platform.domain.column_types import ArrayType, ColumnType, DataType, DecimalType, MapType, StructType
+from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import CheckFailed, PreconditionError
 
@@ -19,12 +20,30 @@ ROWS_PER_BATCH = 200_000
 
 _TYPES = {
     ColumnType.BOOLEAN: pa.bool_(),
+    ColumnType.INT8: pa.int8(),
+    ColumnType.INT16: pa.int16(),
     ColumnType.INT32: pa.int32(),
     ColumnType.INT64: pa.int64(),
+    ColumnType.FLOAT32: pa.float32(),
     ColumnType.FLOAT64: pa.float64(),
     ColumnType.STRING: pa.string(),
+    ColumnType.DATE: pa.date32(),
     ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Arrow's type for values of a column, as they are sent."""
+    match kind:
+        case DecimalType():
+            return pa.decimal128(kind.precision, kind.scale)
+        case ArrayType():
+            return pa.list_(pa.field("element", arrow_type(kind.element)))
+        case MapType():
+            return pa.map_(arrow_type(kind.key), arrow_type(kind.value))
+        case StructType():
+            return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in kind.fields])
+    return _TYPES[kind]
 
 
 def push_files(
@@ -69,18 +88,18 @@ def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
-    schema = pa.schema([pa.field(column.name, _TYPES[column.type], column.nullable) for column in table.columns])
+    schema = pa.schema([pa.field(column.name, arrow_type(column.type), column.nullable) for column in table.stored_columns])
     try:
         system, path = _open(uri)
         file = pq.ParquetFile(path, filesystem=system)
     except (OSError, pa.ArrowInvalid) as error:
         raise PreconditionError(f"{table}: {uri} cannot be read: {error}") from error
     with file:
-        if lacking := [name for name in table.column_names if name not in file.schema_arrow.names]:
+        if lacking := [name for name in table.stored_names if name not in file.schema_arrow.names]:
             raise PreconditionError(f"{table}: {uri} has no column {', '.join(lacking)}")
-        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.column_names)):
-            rows = pa.Table.from_batches([batch]).select(list(table.column_names))
-            if empty := [c.name for c in table.columns if not c.nullable and rows.column(c.name).null_count]:
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.stored_names)):
+            rows = pa.Table.from_batches([batch]).select(list(table.stored_names))
+            if empty := [c.name for c in table.stored_columns if not c.nullable and rows.column(c.name).null_count]:
                 raise CheckFailed(f"{table}: {uri} has rows without a value of {', '.join(empty)}")
             try:
                 yield rows.cast(schema)

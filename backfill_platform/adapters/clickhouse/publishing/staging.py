@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.column_types import converted, file_structure, needs_conversion
 from backfill_platform.adapters.clickhouse.preconditions import Target, check_target
 from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
 from backfill_platform.adapters.clickhouse.publishing.leftovers import began_to_publish, settle
@@ -38,7 +39,8 @@ from backfill_platform.adapters.clickhouse.sql import (
     files_source,
     hour_from,
     hour_number,
-    identifier,
+    hour_of,
+    hour_start,
     literal,
     names,
     of_tenants,
@@ -54,6 +56,7 @@ from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 logger = logging.getLogger(__name__)
 
 _ATTEMPT = re.compile(r"[a-z0-9_]{1,64}\Z")
+OWNER = "owner"  # of the table of differing rows: the time by which a row belongs to its hour
 _ROWS_PER_INSERT = 50_000
 # async_insert would answer before the rows are there; the rest keeps one statement from being cut by partitions.
 INSERT_SETTINGS = {"async_insert": 0, "optimize_on_insert": 0, "max_partitions_per_insert_block": 0}
@@ -121,6 +124,11 @@ class Staging:
     def desired(self) -> str:
         """The quoted table of the rows that should be stored; declared columns, no sign."""
         return qualified(STAGING_DATABASE, f"{self._prefix}_desired")
+
+    @property
+    def _sent(self) -> str:
+        """The quoted table of rows that were sent, in the types of the lake, where they are not those of the target."""
+        return qualified(STAGING_DATABASE, f"{self._prefix}_sent")
 
     @property
     def delta(self) -> str:
@@ -197,8 +205,8 @@ class Staging:
             doing=f"creating the staging tables of {self.table}",
         )
         self.warehouse.command(
-            f"CREATE TABLE {self.differing} ({identifier(self.table.hour)} DateTime64(6, 'UTC'), city UInt64, xxh3 UInt64) "
-            f"ENGINE = MergeTree ORDER BY {identifier(self.table.hour)} COMMENT {literal(str(self.table))}",
+            f"CREATE TABLE {self.differing} ({OWNER} DateTime64(6, 'UTC'), city UInt64, xxh3 UInt64) "
+            f"ENGINE = MergeTree ORDER BY {OWNER} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
         for name in (self.delta, self.earlier, self.rewritten):
@@ -229,7 +237,7 @@ class Staging:
 
     def drop(self) -> None:
         """Drop all staging tables, once the statements that use them are done."""
-        for name in (self.desired, self.differing, self.delta, self.earlier, self.rewritten):
+        for name in (self.desired, self._sent, self.differing, self.delta, self.earlier, self.rewritten):
             self.warehouse.drop(name, doing=f"dropping {name}")
 
     def load_files(self, paths: Sequence[str], expected: Mapping[datetime, int], loading: Loading = Loading.PULL) -> int:
@@ -240,23 +248,40 @@ class Staging:
         """
         if paths and loading is Loading.PULL:
             self.warehouse.command(
-                f"INSERT INTO {self.desired} ({names(self.table.column_names)}) {files_source(self.table, paths)}",
+                f"INSERT INTO {self.desired} ({names(self.table.stored_names)}) {files_source(self.table, paths)}",
                 settings={**FILE_SETTINGS, **INSERT_SETTINGS, "insert_deduplicate": 0},
                 query_id=self.query_id("load"),
                 doing=f"loading {len(paths)} files of the lake for {self.table}",
             )
         elif paths:
-            push_files(self.warehouse, self.desired, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
+            self._push(paths)
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
+
+    def _push(self, paths: Sequence[str]) -> None:
+        destination = self._sent if needs_conversion(self.table) else self.desired
+        if destination == self._sent:
+            self.warehouse.command(
+                f"CREATE TABLE {self._sent} ({file_structure(self.table)}) ENGINE = MergeTree ORDER BY tuple() "
+                f"SETTINGS non_replicated_deduplication_window = {REMEMBERED_INSERTS} COMMENT {literal(str(self.table))}",
+                doing=f"creating the staging tables of {self.table}",
+            )
+        push_files(self.warehouse, destination, self.table, paths, token=self.lease.holder, settings=INSERT_SETTINGS)
+        if destination == self._sent:
+            self.warehouse.command(
+                f"INSERT INTO {self.desired} ({names(self.table.stored_names)}) {converted(self.table, self._sent)}",
+                settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
+                query_id=self.query_id("convert"),
+                doing=f"converting what was sent for {self.table}",
+            )
 
     def keep_others(self, tenants: Collection[str]) -> None:
         """Keep only the tenants' rows of the loaded ones, and add the stored rows of all other tenants.
 
         So only rows of the given tenants can differ from what is stored. Raises UsageError for a table without tenants.
         """
-        where, whose, columns = within(self.table, self.hours), of_tenants(self.table, tenants), names(self.table.column_names)
+        where, whose, columns = within(self.table, self.hours), of_tenants(self.table, tenants), names(self.table.stored_names)
         self.warehouse.command(
             f"ALTER TABLE {self.desired} DELETE WHERE NOT {whose.sql}",
             parameters=whose.parameters,
@@ -285,7 +310,7 @@ class Staging:
             if row.keys() != set(columns):
                 wrong = ", ".join(sorted(row.keys() ^ set(columns)))
                 raise UsageError(f"{self.table}: a row has other columns than declared: {wrong}")
-            batch.append([row[name] for name in columns])
+            batch.append([row[name] for name in self.table.stored_names])
             if len(batch) == _ROWS_PER_INSERT:
                 self._insert(batch, number)
                 batch, number = [], number + 1
@@ -299,11 +324,11 @@ class Staging:
 
         Raises CheckFailed when rows lie outside the hours or not on the full hour: then the whole load is wrong.
         """
-        hour = identifier(self.table.hour)
-        where = within(self.table, hours)
+        hour, where = hour_of(self.table), within(self.table, hours)
+        # A table without the hour has the time that it is computed from.
+        off = "0" if self.table.target.hour else f"countIf({hour} != {hour_start(self.table)})"
         ((outside, beside, first, last),) = self.warehouse.rows(
-            f"SELECT countIf(NOT {where.sql}), countIf({hour} != toStartOfHour({hour})), toString(min({hour})), "
-            f"toString(max({hour})) FROM {self.desired}",
+            f"SELECT countIf(NOT {where.sql}), {off}, toString(min({hour})), toString(max({hour})) FROM {self.desired}",
             parameters=where.parameters,
             doing=f"checking the hours of the desired rows of {self.table}",
         )
@@ -327,7 +352,7 @@ class Staging:
             return {}
         suspected = within(self.table, [hour_from(number) for (number,) in suspects])
         repeated = self.warehouse.rows(
-            f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {hour}, count() AS __rows "
+            f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {keys}, count() AS __rows "
             f"FROM {self.desired} WHERE {suspected.sql} GROUP BY {keys} HAVING __rows > 1) GROUP BY __hour",
             parameters=suspected.parameters,
             settings={"optimize_aggregation_in_order": 1},  # rows are sorted by the key: memory does not grow with them
@@ -345,7 +370,7 @@ class Staging:
         self.warehouse.insert_rows(
             STAGING_DATABASE,
             f"{self._prefix}_desired",
-            self.table.column_names,
+            self.table.stored_names,
             batch,
             settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{self.lease.holder}:rows:{number}"},
             doing=f"loading {len(batch)} rows for {self.table}",
