@@ -6,6 +6,7 @@ import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.cli.check import check
+from backfill_platform.cli.init import init
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
 from backfill_platform.cli.maintain import maintain
@@ -41,6 +42,7 @@ def main() -> None:
 
 
 for command in (
+    init,
     up,
     demo,
     plan,

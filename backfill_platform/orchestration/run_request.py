@@ -22,7 +22,13 @@ from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
 from backfill_platform.errors import UsageError
 from backfill_platform.orchestration.dagster_overrides.damaged_hours import DAMAGE_TAG
-from backfill_platform.orchestration.dagster_overrides.run_queue import AT_ONCE_TAG, PIPELINE_TAG, PRIORITY_TAG, limit_tag
+from backfill_platform.orchestration.dagster_overrides.run_queue import (
+    AT_ONCE_TAG,
+    PIPELINE_TAG,
+    PRIORITY_TAG,
+    UNDECLARED,
+    limit_tag,
+)
 from backfill_platform.orchestration.process_identity import PROCESS_TAG
 from backfill_platform.pipelines.spec import RUNS_AT_ONCE, Pipeline
 
@@ -53,7 +59,7 @@ TAGS = (
 )
 _OWN_TAGS = (
     *(PROCESS_TAG, REPAIR_TAG, NOTIFIED_TAG, DAMAGE_TAG),
-    *(PIPELINE_TAG, PRIORITY_TAG, AT_ONCE_TAG, *(limit_tag(str(limit)) for limit in RUNS_AT_ONCE)),
+    *(PIPELINE_TAG, PRIORITY_TAG, AT_ONCE_TAG, *(limit_tag(str(limit)) for limit in (UNDECLARED, *RUNS_AT_ONCE))),
 )
 _SENSOR = "dagster/sensor_name"
 _BACKFILL = "dagster/backfill"

@@ -144,9 +144,9 @@ class Pipeline:
     request. `recipients` names who gets messages about its repairs; their addresses are secret, and so a setting
     (BACKFILL_RECIPIENTS). `upstream` are other pipelines whose derived tables are read here by name. `handlers` are what
     `backfill drain` can do with messages, by name: each gets a batch and returns what to send onward. `owners` are addresses
-    of mail or `team:NAME`. `priority` says whose runs go first where several pipelines wait, from -10 to 10; those of one
-    go by their hours, the newest first. `runs_at_once` is the most runs of the pipeline that Dagster starts at a time, up to 8;
-    the limit of all pipelines (dagster.yaml) counts besides. Raises SpecError when tables do not fit together.
+    of mail or `team:NAME`. `priority` says whose runs go first where several pipelines wait, from -10 to 10; runs of one
+    priority go by their hours, the newest first. `runs_at_once` is the most runs of the pipeline that Dagster starts at a time,
+    up to 8; without it, dagster.yaml says how many. Raises SpecError when tables do not fit together.
     """
 
     name: str

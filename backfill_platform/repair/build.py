@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.iceberg.changes import MAIN
 from backfill_platform.adapters.iceberg.event_counts import events_by_hour
-from backfill_platform.adapters.iceberg.lake import MAIN, Lake
+from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.spark.checks import FAILED, is_good, mark_failures, require_columns
 from backfill_platform.adapters.spark.dedupe import Counts, Deduplicated
 from backfill_platform.adapters.spark.events import events_for

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 
-from backfill_platform.adapters.iceberg.lake import MAIN, Lake, quarantine_of
+from backfill_platform.adapters.iceberg.changes import MAIN
+from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Branch
 from backfill_platform.domain.tables import Table
-from backfill_platform.repair.ports import LakeContents
+from backfill_platform.repair.ports import LakeContents, MadeOf
 
 
 class IcebergLake:
@@ -49,9 +50,11 @@ class IcebergLake:
         """The rows of the hours on `main`, without a look at the storage; hours without rows are left out."""
         return self._lake.rows_by_hour(table, hours)
 
-    def promote(self, table: Table, hours: Collection[datetime]) -> None:
+    def promote(self, table: Table, hours: Collection[datetime], made_of: MadeOf | None = None) -> None:
         """Commit the hours of the repair's branch to `main`, rows and rejects in one commit."""
-        self._lake.promote(table, self._repair_id, hours, beside=quarantine_of(table))
+        rejects = quarantine_of(table)
+        files = None if made_of is None else {table: made_of.rows, rejects: made_of.rejects}
+        self._lake.promote(table, self._repair_id, hours, beside=rejects, made_of=files)
 
     def discard(self, table: Table) -> None:
         """Forget the repair's branch and delete its files; what was committed to `main` stays."""

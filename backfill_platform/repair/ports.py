@@ -46,6 +46,14 @@ class LakeContents:
         return counts
 
 
+@dataclass(frozen=True)
+class MadeOf:
+    """The files of `main` that hours were made of: they must still be there when the hours are committed."""
+
+    rows: tuple[LakeFile, ...]
+    rejects: tuple[LakeFile, ...]
+
+
 class LakePort(Protocol):
     """The lake as the runner sees it: hours of tables on `main` and on the repair's branch."""
 
@@ -61,8 +69,11 @@ class LakePort(Protocol):
         """The rows of the hours on `main`, from metadata alone; hours without rows are left out."""
         ...
 
-    def promote(self, table: Table, hours: Collection[datetime]) -> None:
-        """Commit the hours of the repair's branch to `main`, rows and rejects in one commit."""
+    def promote(self, table: Table, hours: Collection[datetime], made_of: MadeOf | None = None) -> None:
+        """Commit the hours of the repair's branch to `main`, rows and rejects in one commit.
+
+        Raises HourLeased where they were `made_of` files that others have replaced.
+        """
         ...
 
     def discard(self, table: Table) -> None:
@@ -121,8 +132,8 @@ class RequeuerPort(Protocol):
         """The offsets of a topic that each hour was landed from; empty for files."""
         ...
 
-    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
-        """Write the hours anew, with the lines that pass by now."""
+    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> tuple[dict[datetime, HourAudit], MadeOf]:
+        """Write the hours anew, with the lines that pass by now; their audits, and what they were made of."""
         ...
 
 

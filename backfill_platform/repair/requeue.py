@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.files.formats import Text
 from backfill_platform.adapters.files.hourly import HourlyFiles
+from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.kafka.payload import Text as TextMessage
 from backfill_platform.adapters.kafka.rejects import messages_of
@@ -33,6 +34,7 @@ from backfill_platform.errors import PreconditionError, SpecError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.job import RepairJob
 from backfill_platform.repair.land import measures_of
+from backfill_platform.repair.ports import MadeOf
 from backfill_platform.repair.write_audit_promote import HourAudit, WriteOptions, write_and_audit
 
 if TYPE_CHECKING:
@@ -69,28 +71,29 @@ def check_requeue(pipeline: Pipeline) -> str:
 
 def requeue(
     spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime], reasons: Collection[str], repair: str
-) -> dict[datetime, HourAudit]:
+) -> tuple[dict[datetime, HourAudit], MadeOf]:
     """Stage the hours anew on the branch of the repair: the rows that they have, and quarantined lines parsed again.
 
     Only lines rejected for one of `reasons` are taken, all without any; the others stay as they are. The audit of an hour says
     whether all its rows and lines are accounted for, by the counts of the lake's files before and after.
     """
     raw, rules, taken = pipeline.raw, _rules(pipeline), _taken(reasons)
-    covering = HourRange.covering(hours)
-    rows, set_aside = lake.rows_by_hour(raw.table, covering), lake.rows_by_hour(quarantine_of(raw.table), covering)
-    rejects = _rejects(spark, lake, pipeline, hours)
+    made_of = MadeOf(tuple(lake.files(raw.table, hours)), tuple(lake.files(quarantine_of(raw.table), hours)))
+    rejects = _rows(spark, quarantine_of(raw.table), made_of.rejects)
     parsed, left = _parse(rejects.where(taken), pipeline, rules), _left(rejects.where(~taken), pipeline)
-    marked = _stored(spark, lake, pipeline, hours).unionByName(parsed).unionByName(left)
+    marked = _good(_rows(spark, raw.table, made_of.rows)).unionByName(parsed).unionByName(left)
     options = WriteOptions(F.col(_PAYLOAD), measures_of(raw), sort_by=(raw.event_time,))
     audits = write_and_audit(marked, lake, raw.table, rules, hours, repair, options)
-    return {hour: _accounted(audit, rows.get(hour, 0), set_aside.get(hour, 0)) for hour, audit in audits.items()}
+    rows, set_aside = _by_hour(made_of.rows), _by_hour(made_of.rejects)
+    return {hour: _accounted(audit, rows[hour], set_aside[hour]) for hour, audit in audits.items()}, made_of
 
 
 def rehearse_requeue(
     spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime], reasons: Collection[str]
 ) -> dict[datetime, Requeued]:
     """What requeueing would do to each hour that has lines to take; nothing is written."""
-    rejects = _rejects(spark, lake, pipeline, hours)
+    table = quarantine_of(pipeline.raw.table)
+    rejects = _rows(spark, table, lake.files(table, hours))
     parsed = _parse(rejects.where(_taken(reasons)), pipeline, _rules(pipeline))
     why = F.when(~is_good(), F.concat_ws(_BETWEEN, FAILED)).alias("reason")
     # Collected as numbers: PySpark turns timestamps into the machine's local time.
@@ -137,7 +140,7 @@ class SparkRequeuer:
         """The offsets of a topic that each hour was landed from; hours of files are absent."""
         return self._ledger().offsets(str(self._job.pipeline.raw.table), hours)
 
-    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
+    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> tuple[dict[datetime, HourAudit], MadeOf]:
         """Stage the hours anew on the branch of the repair, as `requeue` says."""
         spark, job = self._spark(), self._job
         rows = sum(self._lake.rows_by_hour(job.pipeline.raw.table, HourRange.covering(hours)).values())
@@ -156,21 +159,21 @@ def _rules(pipeline: Pipeline) -> Rules:
     return replace(rules, rows=(*rules.rows, decoded))
 
 
-def _rejects(spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime]) -> DataFrame:
-    table = quarantine_of(pipeline.raw.table)
-    return _rows(spark, table, [file.uri for file in lake.files(table, hours)])
-
-
-def _stored(spark: SparkSession, lake: Lake, pipeline: Pipeline, hours: Collection[datetime]) -> DataFrame:
-    """The rows that the hours have, marked as good ones: they were checked when they were landed."""
-    table = pipeline.raw.table
-    rows = _rows(spark, table, [file.uri for file in lake.files(table, hours)])
+def _good(rows: DataFrame) -> DataFrame:
+    """Rows of the raw table, marked as good ones: they were checked when they were landed."""
     return rows.select("*", F.array().cast("array<string>").alias(FAILED), F.lit(None).cast("string").alias(_PAYLOAD))
 
 
-def _rows(spark: SparkSession, table: Table, uris: list[str]) -> DataFrame:
-    schema = spark_schema(table)
+def _rows(spark: SparkSession, table: Table, files: Collection[LakeFile]) -> DataFrame:
+    schema, uris = spark_schema(table), [file.uri for file in files]
     return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+
+
+def _by_hour(files: Collection[LakeFile]) -> Counter[datetime]:
+    rows: Counter[datetime] = Counter()
+    for file in files:
+        rows[file.hour] += file.rows
+    return rows
 
 
 def _taken(reasons: Collection[str]) -> Column:

@@ -48,7 +48,7 @@ from backfill_platform.repair.outcomes import (
     StepFinished,
     StepStarted,
 )
-from backfill_platform.repair.ports import RepairServices, TargetTask
+from backfill_platform.repair.ports import MadeOf, RepairServices, TargetTask
 from backfill_platform.repair.write_audit_promote import HourAudit
 
 _NEVER_BUILT = (
@@ -155,7 +155,7 @@ def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairS
         started = job.clock()
         written = _write(part, progress, job, services)
         if written.to_commit is not None:
-            services.lake.promote(part.node.table, written.to_commit)
+            services.lake.promote(part.node.table, written.to_commit, written.made_of)
         finished = written.finished
         services.audit_log.lake_step(part, [outcome for outcome in finished.outcomes if outcome.due is None], started)
         if written.to_commit:  # told when it is in the ledger: whoever listens may stop us
@@ -167,10 +167,14 @@ def _run_part(part: Step, progress: _Progress, job: RepairJob, services: RepairS
 
 @dataclass(frozen=True)
 class _Written:
-    """What a lake step has written to the repair's branch, and the hours to commit to `main`; None where it stays there."""
+    """What a lake step has written to the repair's branch, and the hours to commit to `main`; None where it stays there.
+
+    `made_of` are files of `main` that must not have been replaced meanwhile.
+    """
 
     finished: StepFinished
     to_commit: tuple[datetime, ...] | None = None
+    made_of: MadeOf | None = None
 
 
 def _write(step: LakeStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:
@@ -212,14 +216,15 @@ def _requeue(step: RequeueHours, job: RepairJob, services: RepairServices) -> _W
     outcomes = _failed_hours(step, {hour: _unreadable(table, hour) for hour in broken})
     outcomes += _failed_hours(step, {hour: _lost(table, hour) for hour in hours if hour not in lake.built | broken})
     present = [hour for hour in hours if hour in lake.built and hour not in broken]
-    audits: dict[datetime, HourAudit] = {}
-    if present:
-        # What was quarantined came with the rest of its hour: from the same offsets, or the same version of the source.
-        audits, versions, offsets = requeuer.requeue(step, present), requeuer.versions(present), requeuer.offsets(present)
-        outcomes += [
-            _from_source(outcome, offsets.get(outcome.hour, ()), versions) for outcome in _lake_outcomes(step, audits, job)
-        ]
-    return _Written(StepFinished(step, outcomes), _sound(audits) if audits else None)
+    if not present:
+        return _Written(StepFinished(step, outcomes))
+    # What was quarantined came with the rest of its hour: from the same offsets, or the same version of the source.
+    versions, offsets = requeuer.versions(present), requeuer.offsets(present)
+    audits, made_of = requeuer.requeue(step, present)
+    outcomes += [
+        _from_source(outcome, offsets.get(outcome.hour, ()), versions) for outcome in _lake_outcomes(step, audits, job)
+    ]
+    return _Written(StepFinished(step, outcomes), _sound(audits), made_of)
 
 
 def _build(step: BuildStep, progress: _Progress, job: RepairJob, services: RepairServices) -> _Written:

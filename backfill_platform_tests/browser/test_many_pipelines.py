@@ -33,7 +33,7 @@ def test_a_range_of_one_pipeline_is_launched_with_the_others_loaded(
 
     page.goto(f"{stack.url}/locations/backfill_platform/asset-groups/playbacks/list")
     page.locator('label:has([data-testid="checkbox-raw/playbacks"])').click()
-    page.get_by_role("button", name="Materialize selected (1)").click()
+    page.get_by_role("button", name="Materialize selected").click()
     dialog = page.get_by_role("dialog")
     hours = dialog.get_by_placeholder("ex: ")
     hours.fill(f"[{partition_key(HOURS[2])}...{partition_key(HOURS[3])}]")

@@ -17,7 +17,7 @@ LEFT_OUT = {
     "docs/how-to/ci.md": 1,
     "docs/how-to/notifications.md": 1,
     "docs/how-to/topics.md": 4,
-    "docs/how-to/write-a-pipeline.md": 2,
+    "docs/how-to/write-a-pipeline.md": 3,
     "docs/operations/backup.md": 2,
     "docs/operations/runbook.md": 12,
     "docs/operations/settings.md": 1,

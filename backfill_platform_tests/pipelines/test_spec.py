@@ -1,5 +1,7 @@
+import sys
 from dataclasses import replace
 from datetime import timedelta
+from types import ModuleType
 
 import pyspark.sql.types as T
 import pytest
@@ -109,6 +111,14 @@ def test_tables_follow_from_the_schemas() -> None:
             "the platform adds session_started_at to the events of sessions; rename the column of clickstream",
         ),
         (lambda: replace(PIPELINE, derived=(replace(SESSIONS, rules=(CLASH,)),)), "several checks named rows_valid"),
+        (lambda: replace(PIPELINE, owners=("ada",)), "clickstream: 'ada' is no owner; write an address of mail, or team:NAME"),
+        (lambda: replace(PIPELINE, owners="team:web"), r"owners are a tuple of names, such as \('team:web',\)"),  # type: ignore[arg-type]
+        (
+            lambda: replace(PIPELINE, derived=(replace(SESSIONS, owners=("team:",)),)),
+            "sessions: 'team:' is no owner",
+        ),
+        (lambda: replace(PIPELINE, priority=11), "priority is from -10 to 10, not 11"),
+        (lambda: replace(PIPELINE, runs_at_once=0), "runs_at_once is from 1 to 8, not 0"),
         (lambda: replace(SESSIONS, key=("nobody",)).table, "'nobody' is used as a key but is not a column"),
         (lambda: replace(SESSIONS, schema=Exotic, key=()).table, r"'tags': it is a timestamp_ntz; supported are"),
         (lambda: replace(SESSIONS, schema=Checked, key=()).table, "'hour' is used as a key but is not a column"),
@@ -150,6 +160,14 @@ def test_pipelines_are_found_by_module_and_name() -> None:
 def test_a_wrong_list_of_pipelines_names_the_setting(modules: list[str]) -> None:
     with pytest.raises(SettingsError, match="BACKFILL_PIPELINES"):
         load_pipelines(modules)
+
+
+def test_a_table_of_two_pipelines_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = ModuleType("twin_pipeline")
+    twin.pipeline = replace(PIPELINE, name="twin")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, twin.__name__, twin)
+    with pytest.raises(SettingsError, match="raw/clickstream is a table of both clickstream and twin; rename"):
+        load_pipelines([clickstream.__name__, twin.__name__])
 
 
 def test_a_derived_table_reads_exactly_its_hours_by_default() -> None:

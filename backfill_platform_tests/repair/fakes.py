@@ -29,7 +29,7 @@ from backfill_platform.examples import clickstream
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.job import RepairIdentity, RepairJob
 from backfill_platform.repair.outcomes import Event, HourOutcome, Reading, TargetHour
-from backfill_platform.repair.ports import BuiltHours, LakeContents, RepairServices, TargetTask
+from backfill_platform.repair.ports import BuiltHours, LakeContents, MadeOf, RepairServices, TargetTask
 from backfill_platform.repair.runner import USUAL_PARTS, PartLimits, run_plan
 from backfill_platform.repair.write_audit_promote import HourAudit
 
@@ -68,7 +68,7 @@ class InMemoryLake:
     def row_counts(self, table: Table, hours: HourRange) -> dict[datetime, int]:
         return {hour: count for hour, count in self.rows(table).items() if hour in hours and count}
 
-    def promote(self, table: Table, hours: Collection[datetime]) -> None:
+    def promote(self, table: Table, hours: Collection[datetime], made_of: MadeOf | None = None) -> None:
         staged = self.branches.pop((table.path, Branch.REPAIR))
         self.rows(table).update({hour: staged.get(hour, 0) for hour in hours})
         self.unreadable -= {(table.path, hour) for hour in hours}
@@ -142,10 +142,11 @@ class InMemoryRequeuer:
     def offsets(self, hours: Collection[datetime]) -> dict[datetime, Spans]:
         return {}
 
-    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> dict[datetime, HourAudit]:
+    def requeue(self, step: RequeueHours, hours: Collection[datetime]) -> tuple[dict[datetime, HourAudit], MadeOf]:
         rows = {hour: self.lake.rows(step.node.table).get(hour, 0) + self.rejects.pop(hour) for hour in hours}
         self.lake.stage(step.node.table, rows)
-        return {hour: HourAudit(computed=count, written=count, rows_read=count) for hour, count in rows.items()}
+        audits = {hour: HourAudit(computed=count, written=count, rows_read=count) for hour, count in rows.items()}
+        return audits, MadeOf((), ())
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
@@ -20,12 +20,12 @@ from backfill_platform.adapters.spark.checks import HourRule
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Plan, plan_from_document, requeue_plan
-from backfill_platform.errors import PreconditionError, UsageError
+from backfill_platform.errors import HourLeased, PreconditionError, UsageError
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.outcomes import HourOutcome
 from backfill_platform.repair.requeue import check_requeue, rehearse_requeue
 from backfill_platform.repair.undo import UndoScope
-from backfill_platform_tests.events import hour
+from backfill_platform_tests.events import Click, hour
 from backfill_platform_tests.repair.requeue_world import HOPELESS, HOURS, MENDED, hourly_world, of_today
 from backfill_platform_tests.world import World
 
@@ -224,6 +224,34 @@ def test_quarantined_lines_that_are_gone_are_named(world: World) -> None:
     outcomes = requeue(world)
     assert "gone from the lake's storage" in outcomes[1].error
     assert (outcomes[0].error, outcomes[2].error) == ("", "")
+
+
+def test_an_hour_that_another_repair_has_landed_meanwhile_is_not_written_over(world: World) -> None:
+    """Its lines went through the parser, but before the commit the hour got other rows: these must not be lost."""
+    late = Click(75, 600)
+    events = world.folder / "events" / f"{hour(0):%Y-%m-%dT%H}.csv"
+    commit = world.lake.commit_together
+
+    def land_first(changes: Any) -> None:
+        world.lake.commit_together = commit  # type: ignore[method-assign]
+        events.write_text(events.read_text() + late.line + "\n")
+        world.run([world.pipeline.raw.table.path], HourRange(hour(0), hour(1)))
+        commit(changes)
+
+    promote = world.lake.promote
+
+    def promoting(*given: Any, **named: Any) -> None:
+        world.lake.promote = promote  # type: ignore[method-assign]
+        world.lake.commit_together = land_first  # type: ignore[method-assign]
+        promote(*given, **named)
+
+    world.lake.promote = promoting  # type: ignore[method-assign]
+    with pytest.raises(HourLeased, match="another repair has written hours of raw/clickstream"):
+        requeue(world)
+    assert 75 in {row[2] for row in landed(world)}
+    assert rejected(world)[0] == all_of(MENDED, HOPELESS)[0]
+    requeue(world)
+    assert {71, 72, 75} <= {row[2] for row in landed(world)}
 
 
 def test_other_sources_are_refused_with_what_to_do(tmp_path: Path, spark: "SparkSession", warehouse: Warehouse) -> None:

@@ -6,7 +6,6 @@ never promoted changes nothing for readers of `main`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
 from backfill_platform.adapters.iceberg.branches import drop_branch, restart_branch
+from backfill_platform.adapters.iceberg.changes import MAIN, Change, between, empty_hours, if_made_of, replacing, within
 from backfill_platform.adapters.iceberg.column_types import fields_of, shape
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
 from backfill_platform.adapters.iceberg.storage import located
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
 
-Change = Callable[["IcebergTable"], None]
-
-MAIN = "main"
 _ATTEMPTS = 20
 # Manifests are merged by the hundred: with one for each commit, listing a year that was landed hour by hour takes minutes. They
 # stay small, because each merge and each repair writes those that it touches anew.
@@ -54,7 +51,6 @@ _PROPERTIES = {
 }
 # Bounds of other columns would tell nothing: each file has all rows of its hour, and they are a fifth of the metadata.
 _BOUNDED = (ColumnType.TIMESTAMP, ColumnType.BOOLEAN)
-_EMPTY_HOURS = "backfill.empty-hours"  # table property: ranges of hours that were built and have no rows
 
 
 def quarantine_of(table: Table) -> Table:
@@ -144,11 +140,11 @@ class Lake:
         ranges = None if hours is None else merge_hours(hours)
         if ranges == ():
             return []
-        return self._plan(table, None if ranges is None else _within(table.hour, ranges), branch)
+        return self._plan(table, None if ranges is None else within(table.hour, ranges), branch)
 
     def files_between(self, table: Table, column: str, start: datetime, end: datetime, *, branch: str = MAIN) -> list[LakeFile]:
         """The files that may hold rows with `column` in `[start, end)`, by their column bounds: late rows are found too."""
-        return self._plan(table, _between(column, start, end), branch)
+        return self._plan(table, between(column, start, end), branch)
 
     def read(self, table: Table, columns: Collection[str], where: str) -> pa.Table:
         """Columns of the rows on `main` that meet an Iceberg filter expression, such as `amount > 3 and is_open = true`.
@@ -164,7 +160,7 @@ class Lake:
     def rows_by_hour(self, table: Table, hours: HourRange | None = None, *, branch: str = MAIN) -> dict[datetime, int]:
         """The row counts of hours, from Iceberg metadata; hours without rows are absent."""
         counts: dict[datetime, int] = {}
-        for file in self._plan(table, None if hours is None else _within(table.hour, (hours,)), branch):
+        for file in self._plan(table, None if hours is None else within(table.hour, (hours,)), branch):
             counts[file.hour] = counts.get(file.hour, 0) + file.rows
         return counts
 
@@ -176,7 +172,7 @@ class Lake:
         iceberg_table = self.load(table)
         if iceberg_table is None:
             return set()
-        return set(self.rows_by_hour(table)) | _empty_hours(iceberg_table)
+        return set(self.rows_by_hour(table)) | empty_hours(iceberg_table)
 
     def inventory(self, table: Table, time: str = "") -> TableInventory:
         """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`."""
@@ -187,7 +183,7 @@ class Lake:
         snapshots = frozenset(snapshot.snapshot_id for snapshot in iceberg_table.snapshots())
         return TableInventory(
             files,
-            frozenset(_empty_hours(iceberg_table)),
+            frozenset(empty_hours(iceberg_table)),
             str(iceberg_table.metadata.table_uuid),
             snapshots,
             expired_until(iceberg_table),
@@ -213,27 +209,43 @@ class Lake:
         uris = [uri for hour in hours for uri in files.get(hour, [])]
         self._replace(table, hours, uris, branch)
 
-    def promote(self, table: Table, branch: str, hours: Collection[datetime], *, beside: Table | None = None) -> None:
+    def promote(
+        self,
+        table: Table,
+        branch: str,
+        hours: Collection[datetime],
+        *,
+        beside: Table | None = None,
+        made_of: Mapping[Table, Collection[LakeFile]] | None = None,
+    ) -> None:
         """Move the branch's files of the given hours to `main`, in one commit, and remove the branch.
 
         With `beside`, the same hours of both tables: readers see both change, or neither. Other hours stay as they are on
-        `main`, and so do hours that were written again as they are: their new files are deleted. Raises LakeConflict when other
-        writers were faster on every try.
+        `main`, and so do hours that were written again as they are: their new files are deleted. `made_of` are the files of
+        `main` that the hours were computed from, by table. Raises LakeConflict when other writers were faster on every try, and
+        HourLeased when `main` has other files by now than the hours were made of.
         """
-        moves = [self._move(one, branch, hours) for one in (table, beside) if one is not None]
+        moves = [
+            self._move(one, branch, hours, None if made_of is None else made_of[one])
+            for one in (table, beside)
+            if one is not None
+        ]
         self.commit_together([(move.table, move.change) for move in moves if move.change])
         for move in moves:
             self.drop_branch(move.table, branch)
             delete_files(move.unneeded)
 
-    def _move(self, table: Table, branch: str, hours: Collection[datetime]) -> _Move:
+    def _move(self, table: Table, branch: str, hours: Collection[datetime], made_of: Collection[LakeFile] | None) -> _Move:
         staged = self.files(table, hours, branch=branch) if hours else []
         stored = self.files(table, hours) if staged else []
         same = unchanged_hours(stored, staged)
         change = None
         if changed := set(hours) - same:
             moved = [file for file in staged if file.hour in changed]
-            change = _replacing(table, changed, [file.uri for file in moved], MAIN, changed - {file.hour for file in moved})
+            empty = changed - {file.hour for file in moved}
+            change = replacing(table, changed, [file.uri for file in moved], MAIN, empty)
+            if made_of is not None:
+                change = if_made_of(table, changed, [file.uri for file in made_of if file.hour in changed], change)
         # Those that are on `main` already were moved there before: this promotion is a second one.
         on_main = {file.uri for file in stored}
         return _Move(table, change, [file.uri for file in staged if file.hour in same and file.uri not in on_main])
@@ -279,7 +291,7 @@ class Lake:
     def _replace(self, table: Table, hours: Collection[datetime], uris: list[str], branch: str) -> None:
         """Replace the hours by files in one commit."""
         if hours:
-            self.commit(table, _replacing(table, hours, uris, branch))
+            self.commit(table, replacing(table, hours, uris, branch))
 
     def commit(self, table: Table, change: Change) -> None:
         """Apply a change to the newest metadata; start over when another writer was faster, LakeConflict after twenty times."""
@@ -330,42 +342,6 @@ class Lake:
         )
 
 
-def _replacing(
-    table: Table, hours: Collection[datetime], uris: list[str], branch: str, empty: Collection[datetime] = ()
-) -> Change:
-    """The change that replaces the hours by files, and on `main` records which of the hours are `empty`."""
-    filter_ = _within(table.hour, merge_hours(hours))
-
-    def change(iceberg_table: IcebergTable) -> None:
-        with iceberg_table.transaction() as transaction:
-            scan = iceberg_table.scan(row_filter=filter_)
-            scan = scan if branch == MAIN else scan.use_ref(branch)
-            if any(True for _ in scan.plan_files()):
-                transaction.delete(filter_, branch=branch)
-            if uris:
-                transaction.add_files(uris, branch=branch, check_duplicate_files=False)
-            known_empty = _empty_hours(iceberg_table)
-            now_empty = (known_empty - set(hours)) | set(empty)
-            if branch == MAIN and now_empty != known_empty:
-                ranges = [[span.start.isoformat(), span.end.isoformat()] for span in merge_hours(now_empty)]
-                transaction.set_properties({_EMPTY_HOURS: json.dumps(ranges)})
-
-    return change
-
-
 def _first_snapshot(iceberg_table: IcebergTable) -> None:
     if iceberg_table.current_snapshot() is None:
         iceberg_table.append(iceberg_table.schema().as_arrow().empty_table())
-
-
-def _empty_hours(iceberg_table: IcebergTable) -> set[datetime]:
-    ranges = json.loads(iceberg_table.properties.get(_EMPTY_HOURS, "[]"))
-    return {hour for start, end in ranges for hour in HourRange.parse(start, end)}
-
-
-def _between(column: str, start: datetime, end: datetime) -> str:
-    return f"({column} >= '{start.isoformat()}' and {column} < '{end.isoformat()}')"
-
-
-def _within(column: str, ranges: tuple[HourRange, ...]) -> str:
-    return " or ".join(_between(column, hours.start, hours.end) for hours in ranges)

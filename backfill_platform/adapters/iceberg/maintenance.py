@@ -19,8 +19,9 @@ import pyarrow.fs
 from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from backfill_platform.adapters.iceberg.changes import MAIN
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
-from backfill_platform.adapters.iceberg.lake import MAIN, Lake, properties_of
+from backfill_platform.adapters.iceberg.lake import Lake, properties_of
 from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_path

@@ -19,6 +19,7 @@ PIPELINE_TAG = "backfill/pipeline"
 PRIORITY_TAG = "backfill/priority"
 AT_ONCE_TAG = "backfill/runs_at_once"
 ORDER_TAG = "dagster/priority"
+UNDECLARED = "default"
 _DECLARED = (PIPELINE_TAG, PRIORITY_TAG, AT_ONCE_TAG)
 _FIRST_HOUR_TAGS = ("dagster/asset_partition_range_start", "dagster/partition")
 
@@ -41,14 +42,13 @@ def queue_tags(run: Mapping[str, str], assets: Mapping[str, str], now: datetime)
     pipeline, tags = declared.get(PIPELINE_TAG), {}
     if pipeline:
         tags[PIPELINE_TAG] = pipeline
-        if limit := declared.get(AT_ONCE_TAG):
-            tags[limit_tag(limit)] = pipeline
+        tags[limit_tag(declared.get(AT_ONCE_TAG, UNDECLARED))] = pipeline
     tags[ORDER_TAG] = str(order_of(_number(declared.get(PRIORITY_TAG)), _first_hour(run) or hour_of(now)))
     return {name: value for name, value in tags.items() if name not in run}
 
 
 def limit_tag(limit: str) -> str:
-    """The tag that runs of a pipeline share of which so many may run at once; dagster.yaml has its limit."""
+    """The tag that runs of a pipeline share of which so many may run at once, or UNDECLARED; dagster.yaml has its limit."""
     return f"{AT_ONCE_TAG}_{limit}"
 
 

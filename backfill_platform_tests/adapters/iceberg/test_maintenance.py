@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill_platform.adapters.iceberg.lake import MAIN, Lake
+from backfill_platform.adapters.iceberg.changes import MAIN
+from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.iceberg.maintenance import Needed, find_unneeded, remove_unneeded
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.uris import local_path, local_uri

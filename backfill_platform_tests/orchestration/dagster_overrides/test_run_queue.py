@@ -20,6 +20,7 @@ from backfill_platform.domain.run_order import FIRST, order_of
 from backfill_platform.examples import clickstream, payments
 from backfill_platform.orchestration.dagster_overrides.run_queue import (
     ORDER_TAG,
+    UNDECLARED,
     PipelineRunQueue,
     limit_tag,
     queue_tags,
@@ -61,7 +62,7 @@ def test_a_run_of_one_partition_and_one_without_any_have_their_place_too() -> No
 
 def test_a_place_that_somebody_gave_a_run_stays() -> None:
     tags = queue_tags({ORDER_TAG: str(FIRST), **range_tags(HOURS)}, turn_tags(clickstream.pipeline), NOW)
-    assert tags == {"backfill/pipeline": "clickstream"}
+    assert tags == {"backfill/pipeline": "clickstream", limit_tag(UNDECLARED): "clickstream"}
 
 
 def test_runs_may_carry_these_tags() -> None:
@@ -78,7 +79,7 @@ def test_the_shipped_instance_has_this_queue_and_a_limit_for_whatever_a_pipeline
     limits = {one["key"]: one["limit"] for one in queue.tag_concurrency_limits}
     assert {limit_tag(str(limit)): limit for limit in RUNS_AT_ONCE}.items() <= limits.items()
     most = yaml.safe_load((ROOT / "dagster.yaml").read_text())["concurrency"]["runs"]["max_concurrent_runs"]
-    assert limits["backfill/pipeline"] < most, "another pipeline always finds a place"
+    assert limits[limit_tag(UNDECLARED)] < most, "another pipeline always finds a place"
 
 
 LIMITED = """
