@@ -114,7 +114,7 @@ def _rehearse(settings: Any, declared: Any, hours: HourRange, reasons: tuple[str
     from backfill_platform.repair.requeue import hours_with_rejects, rehearse_requeue
 
     lake = Connections(settings).lake()
-    chosen = hours_with_rejects(lake, declared, hours)
+    chosen = hours_with_rejects(lake, declared, hours, reasons)
     with terminal.StepProgress() as progress:
         progress.say("parsing the quarantined lines")
         if chosen:

@@ -116,7 +116,7 @@ class BuilderPort(Protocol):
 class RequeuerPort(Protocol):
     """What sends quarantined lines through the parser again, onto the repair's branch."""
 
-    def hours(self, hours: HourRange) -> set[datetime]:
+    def hours(self, step: RequeueHours) -> set[datetime]:
         """The hours that have something to requeue."""
         ...
 

@@ -107,9 +107,15 @@ def rehearse_requeue(
     }
 
 
-def hours_with_rejects(lake: Lake, pipeline: Pipeline, hours: HourRange) -> set[datetime]:
-    """The hours that have lines in quarantine, from the lake's metadata."""
-    return set(lake.rows_by_hour(quarantine_of(pipeline.raw.table), hours))
+def hours_with_rejects(lake: Lake, pipeline: Pipeline, hours: HourRange, reasons: Collection[str] = ()) -> set[datetime]:
+    """The hours that have lines in quarantine, rejected for one of the reasons where there are some."""
+    table = quarantine_of(pipeline.raw.table)
+    found = set(lake.rows_by_hour(table, hours))
+    if not reasons or not found:
+        return found
+    within = f"hour >= '{hours.start.isoformat()}' and hour < '{hours.end.isoformat()}'"
+    kinds = lake.read(table, ("hour", "reason"), within).group_by(["hour", "reason"]).aggregate([]).to_pylist()
+    return {kind["hour"] for kind in kinds if set(reasons).intersection(kind["reason"].split(_BETWEEN))}
 
 
 class SparkRequeuer:
@@ -118,13 +124,13 @@ class SparkRequeuer:
     def __init__(self, job: RepairJob, lake: Lake, spark: Callable[[], SparkSession], ledger: Callable[[], Ledger]) -> None:
         self._job, self._lake, self._spark, self._ledger = job, lake, spark, ledger
 
-    def hours(self, hours: HourRange) -> set[datetime]:
-        """The hours to requeue: those with lines in quarantine, and those that one has written and not noted before it died."""
+    def hours(self, step: RequeueHours) -> set[datetime]:
+        """The hours to requeue: those with lines to take, and those that one has written and not noted before it died."""
         pipeline = self._job.pipeline
-        rows = self._lake.rows_by_hour(pipeline.raw.table, hours)
-        noted = {hour: last.rows for hour, last in self._last(hours).items() if last.rows is not None}
+        rows = self._lake.rows_by_hour(pipeline.raw.table, step.hours)
+        noted = {hour: last.rows for hour, last in self._last(step.hours).items() if last.rows is not None}
         not_noted = {hour for hour, kept in noted.items() if hour in rows and rows[hour] != kept}
-        return hours_with_rejects(self._lake, pipeline, hours) | not_noted
+        return hours_with_rejects(self._lake, pipeline, step.hours, step.reasons) | not_noted
 
     def unreadable(self, hours: Collection[datetime]) -> set[datetime]:
         """The hours whose quarantine has files that are gone from the storage."""
@@ -148,8 +154,10 @@ class SparkRequeuer:
             return requeue(spark, self._lake, job.pipeline, hours, step.reasons, job.repair_id)
 
     def _last(self, hours: HourRange) -> dict[datetime, Written]:
-        history = self._ledger().lake_history(str(self._job.pipeline.raw.table))
-        return {hour: written[-1] for hour, written in history.items() if hour in hours}
+        raw = self._job.pipeline.raw.table
+        history, ours = self._ledger().lake_history(str(raw)), ("", self._lake.table_id(raw))
+        known = {hour: [one for one in history[hour] if one.lake_table in ours] for hour in history if hour in hours}
+        return {hour: written[-1] for hour, written in known.items() if written}
 
 
 def _rules(pipeline: Pipeline) -> Rules:

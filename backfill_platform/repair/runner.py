@@ -210,7 +210,7 @@ def _land(step: LandStep, job: RepairJob, services: RepairServices) -> _Written:
 
 def _requeue(step: RequeueHours, job: RepairJob, services: RepairServices) -> _Written:
     table, requeuer = step.node.table, services.requeuer
-    hours = sorted(requeuer.hours(step.hours))
+    hours = sorted(requeuer.hours(step))
     lake = services.lake.contents(table, hours)
     broken = lake.unreadable | requeuer.unreadable(hours)
     outcomes = _failed_hours(step, {hour: _unreadable(table, hour) for hour in broken})

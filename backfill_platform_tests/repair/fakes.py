@@ -130,8 +130,8 @@ class InMemoryRequeuer:
     rejects: Rows = field(default_factory=dict)
     gone: set[datetime] = field(default_factory=set)
 
-    def hours(self, hours: HourRange) -> set[datetime]:
-        return {hour for hour in self.rejects if hour in hours}
+    def hours(self, step: RequeueHours) -> set[datetime]:
+        return {hour for hour in self.rejects if hour in step.hours}
 
     def unreadable(self, hours: Collection[datetime]) -> set[datetime]:
         return self.gone & set(hours)

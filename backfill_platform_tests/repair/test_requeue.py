@@ -137,8 +137,11 @@ def test_only_lines_that_were_rejected_for_the_reason_are_taken(world: World) ->
     reasons = world.lake.read(quarantine_of(world.pipeline.raw.table), ("reason", "payload"), "payload = 'also broken'")
     (reason,) = {row["reason"] for row in reasons.to_pylist()}
     assert STATUS in reason.split("; ")
-    requeue(world, "url: nobody has this reason")
+    assert requeue(world, "url: nobody has this reason") == {}
     assert rejected(world) == all_of(MENDED, HOPELESS)
+    found = requeue(world, "bytes: greater_than_or_equal_to(0)")
+    assert set(found) == {0, 1, 2}
+    assert rejected(world)[0] == all_of(MENDED, HOPELESS)[0], "of the mended lines only the status was wrong"
     requeue(world, STATUS)
     assert rejected(world) == all_of(HOPELESS)
 
