@@ -12,10 +12,10 @@ from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.tables import Column, Layer, Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
-from backfill_platform_tests.adapters.clickhouse.visits import TEN, VISITS, create_as, visit, write_live
+from backfill_platform_tests.adapters.clickhouse.visits import PARTITIONINGS, TEN, VISITS, create_as, visit, write_live
 
 
-@pytest.mark.parametrize("partitioning", list(Partitioning))
+@pytest.mark.parametrize("partitioning", PARTITIONINGS)
 def test_a_target_is_created_once_and_recognised_afterwards(
     warehouse: Warehouse, declared: MakeTable, partitioning: Partitioning
 ) -> None:
