@@ -89,7 +89,7 @@ def test_an_existing_table_with_other_columns_is_refused_with_all_of_them_named(
     said = str(refusal.value)
     assert "column pages is Int64, declared is Int32" in said
     assert "column country Nullable(String) is missing" in said
-    assert "column is_open is Nullable(Bool), declared is Bool" in said
+    assert "column is_open is Nullable(Bool), declared is Bool; declare stored_as={'is_open': 'Nullable(Bool)'}" in said
     assert "column land is not declared" in said
     assert "revenue" not in said
 
