@@ -127,7 +127,8 @@ def test_what_fits_arrives_bit_by_bit_and_what_does_not_is_set_aside(
 DAY = datetime(2024, 2, 29, tzinfo=UTC)
 MISFITS: list[tuple[str, Any]] = [
     ("u8", 256), ("u8", -1), ("u16", 65536), ("u32", 2**32), ("u64", -1), ("u64_all", Decimal(2**64)), ("i8", 128),
-    ("i16", -32769), ("money_short", Decimal("0.0010")), ("money_short", Decimal("10000000.00")), ("id", "no uuid"),
+    ("i16", -32769), ("money_short", Decimal("0.0010")), ("money_short", Decimal("10000000.00")),
+    ("money_shifted", Decimal(10**30)), ("share", Decimal("0.00001")), ("share", Decimal("0.12000")), ("id", "no uuid"),
     ("id", "A" * 8 + str(UUID(int=1))[8:]), ("status", "old"), ("code", "ab"), ("code", "abcd"), ("day", date(1899, 12, 31)),
     ("day", date(2300, 1, 1)), ("day_short", date(1969, 12, 31)), ("day_short", date(2149, 6, 7)),
     ("at_second", DAY.replace(microsecond=1)), ("at_second", datetime(1969, 12, 31, tzinfo=UTC)),
