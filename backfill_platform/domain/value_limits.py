@@ -134,7 +134,8 @@ def _decimal(kind: DecimalType, stored: StoredType) -> Limit:
         precision, scale = stored.numbers
         if scale >= kind.scale and precision - scale >= before:
             return NO_LIMIT
-        return Limit((Digits(precision - scale, scale),))
+        # No more digits than the values have: Spark has no decimals of more than 38.
+        return Limit((Digits(min(precision - scale, before), min(scale, kind.scale)),))
     if kind.scale == 0 and (ends := _integer(stored)):
         return Limit((Between(Measure.NUMBER, *ends),))
     raise _mismatch(kind, stored)

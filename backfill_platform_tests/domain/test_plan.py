@@ -24,7 +24,7 @@ from backfill_platform.domain.plan import (
     make_plan,
     plan_from_document,
 )
-from backfill_platform.domain.tables import Column, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Table, TargetTable
 from backfill_platform.domain.windows import UntilClosed, Window
 from backfill_platform.errors import UsageError
 
@@ -133,6 +133,13 @@ def test_each_step_says_what_it_will_do() -> None:
     assert "exactly these hours" in hourly
     assert "main stays as it is" in hourly
     assert "publish nothing" in dry_run
+
+
+def test_a_table_of_another_name_is_named() -> None:
+    named = replace(SESSIONS, table=replace(SESSIONS.table, target=TargetTable("shop", "Visits")))
+    for kind in (CompareHours, PublishHours):
+        assert "beside the warehouse table, compare" in explanation(kind(SESSIONS, HOURS))
+        assert "beside the warehouse table shop.Visits, compare" in explanation(kind(named, HOURS))
 
 
 def test_an_asset_that_is_not_there_is_refused_with_those_that_are() -> None:

@@ -5,7 +5,8 @@ Every refusal is one sentence that says how to fix the table, or why it cannot b
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from backfill_platform.adapters.clickhouse.client import Row, Warehouse
@@ -18,7 +19,7 @@ from backfill_platform.adapters.clickhouse.sql import (
     target_name,
 )
 from backfill_platform.domain.tables import Layer, Partitioning, Table
-from backfill_platform.errors import PreconditionError, WarehouseError
+from backfill_platform.errors import PreconditionError, SpecError, WarehouseError
 
 _TABLE = """
 SELECT engine, engine_full, partition_key, sorting_key, arrayZip(dependencies_database, dependencies_table),
@@ -170,7 +171,7 @@ def check_target(warehouse: Warehouse, table: Table) -> Target:
     _check_policies(warehouse, table)
     version = _version(engine, full)
     types = {name: type_ for name, type_, *_ in columns}
-    refusals = [*_engine(table, rows[0]), *_keys(table, rows[0], columns, version), *_columns(table, columns, version)]
+    refusals = [*_engine(table, rows[0]), *_keys(table, rows[0], columns, version), *_columns(table, columns, full, version)]
     if refusals:
         raise PreconditionError(f"{table} cannot be repaired as it is: " + "; ".join(refusals))
     known = {*table.stored_names, table.sign, version}
@@ -226,6 +227,11 @@ def _version(engine: str, full: str) -> str | None:
     return _arguments(full)[-1] if "Versioned" in engine else None
 
 
+def _collapses_by(full: str) -> str:
+    """The sign column of an engine that collapses."""
+    return (_arguments(full) or [""])[-2 if "Versioned" in full.partition("(")[0] else -1]
+
+
 def _remembers_tokens(full: str) -> bool:
     match = re.search(r"non_replicated_deduplication_window = (\d+)", full)
     return match is not None and int(match.group(1)) >= _REMEMBERED
@@ -261,9 +267,8 @@ def _engine(table: Table, row: Row) -> Iterator[str]:
             f"its engine is {engine}, which cannot cancel single rows; recreate it with CollapsingMergeTree({table.sign}), and "
             f"copy its rows with 1 as {table.sign}"
         )
-    elif (_arguments(full) or [""])[-2 if "Versioned" in engine else -1] != table.sign:
-        has = (_arguments(full) or ["none"])[-2 if "Versioned" in engine else -1]
-        yield f"it collapses by a column other than {table.sign}; declare target=TargetTable(sign='{has}')"
+    elif _collapses_by(full) != table.sign:
+        yield f"it collapses by a column other than {table.sign}; declare target=TargetTable(sign='{_collapses_by(full)}')"
     if re.search(r"table_readonly = 1\b", full):
         yield "it is read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 makes it writable"
 
@@ -293,16 +298,38 @@ def _keys(table: Table, row: Row, stored: list[Row], version: str | None) -> Ite
         )
 
 
-def _columns(table: Table, columns: list[Row], version: str | None) -> Iterator[str]:
+def _columns(table: Table, columns: list[Row], full: str, version: str | None) -> Iterator[str]:
     types = {name: type_ for name, type_, *_ in columns}
-    declared = {**column_types(table), table.sign: "Int8"}
+    declared = column_types(table)
+    if "Collapsing" in full:  # what it is, if it is another column than the declared one, is said of the engine
+        sign = _collapses_by(full)
+        declared |= {sign if sign in types else table.sign: "Int8"}
     stored = {name: type_ for name, type_, kind, _ in columns if kind == "" or (kind == "DEFAULT" and name in declared)}
     if version in declared:
         yield f"its version column {version} is declared; leave it out of the schema, repairs count versions themselves"
     elif version is not None and not _VERSION_TYPES.match(stored.pop(version, types[version])):
         yield f"its version column {version} is neither (U)Int32 nor (U)Int64, so a repair cannot count it up; recreate it so"
     yield from _computed_columns(columns, declared)
-    yield from _differing_columns(declared, stored)
+    for name, type_ in declared.items():
+        if name not in types:
+            yield f"column {name} {type_} is missing; add it"
+        elif name in stored and _plain(stored[name]) != _plain(type_):
+            yield f"column {name} is {stored[name]}, declared is {type_}; {_how_to_agree(table, name, stored[name])}"
+    for name in stored:
+        if name not in declared and name != table.sign:
+            yield (
+                f"column {name} is not declared, so repaired rows would lose its value; declare it, drop it, or say what they "
+                f"have there: ALTER TABLE ... MODIFY COLUMN {name} {stored[name]} DEFAULT ..."
+            )
+
+
+def _how_to_agree(table: Table, name: str, type_: str) -> str:
+    """What to change, where a column has another type than declared."""
+    if name in table.stored_names:
+        with suppress(SpecError):
+            _ = replace(table.column(name), stored_as=type_).limit
+            return f"declare stored_as={{{name!r}: {type_!r}}}, or change the table"
+    return "change one of the two"
 
 
 def _computed_columns(columns: list[Row], declared: Mapping[str, str]) -> Iterator[str]:
@@ -311,20 +338,6 @@ def _computed_columns(columns: list[Row], declared: Mapping[str, str]) -> Iterat
             yield f"column {name} is {kind}, so ClickHouse computes what the lake has; leave it out of the schema"
         elif kind == "EPHEMERAL":
             yield f"column {name} is EPHEMERAL, so its effect cannot be read back for a cancel row; drop it"
-
-
-def _differing_columns(declared: Mapping[str, str], stored: Mapping[str, str]) -> Iterator[str]:
-    for name, type_ in declared.items():
-        if name not in stored:
-            yield f"column {name} {type_} is missing; add it"
-        elif _plain(stored[name]) != _plain(type_):
-            yield f"column {name} is {stored[name]}, declared is {type_}; change one of the two"
-    for name in stored:
-        if name not in declared:
-            yield (
-                f"column {name} is not declared, so repaired rows would lose its value; declare it, drop it, or say what they "
-                f"have there: ALTER TABLE ... MODIFY COLUMN {name} {stored[name]} DEFAULT ..."
-            )
 
 
 def _outermost(expressions: str) -> list[str]:

@@ -105,6 +105,8 @@ def declared_type(given: Any) -> DataType:
 def as_written(rows: DataFrame, table: Table) -> DataFrame:
     """The rows with the types that the lake's files have."""
     wider = [column for column in table.columns if written_type(column.type) != spark_type(column.type)]
+    if not wider:  # Spark Connect takes no empty change
+        return rows
     return rows.withColumns({column.name: F.col(column.name).cast(written_type(column.type)) for column in wider})
 
 

@@ -15,13 +15,14 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import Status
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging, fence
 from backfill_platform.adapters.clickhouse.schema import PATCHES_DATABASE, create_target
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Partitioning, Table
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import ConcurrentWriter, HourLeased, InconsistentHour, WarehouseError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     LATE,
     MIDNIGHT,
+    PARTITIONINGS,
     TEN,
     TWELVE,
     as_counter,
@@ -72,7 +73,7 @@ DAMAGES = {
 }
 
 
-@pytest.fixture(params=list(Partitioning))
+@pytest.fixture(params=PARTITIONINGS)
 def table(request: pytest.FixtureRequest, warehouse: Warehouse, declared: MakeTable) -> Table:
     target = declared(request.param)
     create_target(warehouse, target)

@@ -19,6 +19,7 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     LATE,
     MIDNIGHT,
+    PARTITIONINGS,
     TEN,
     TWELVE,
     Row,
@@ -39,7 +40,7 @@ def test_only_given_hours_have_fingerprints_and_those_without_rows_are_empty(war
     assert by_hour[ELEVEN] == EMPTY
 
 
-@pytest.mark.parametrize("partitioning", list(Partitioning))
+@pytest.mark.parametrize("partitioning", PARTITIONINGS)
 def test_hours_are_half_open_and_need_not_be_neighbours(
     warehouse: Warehouse, declared: MakeTable, partitioning: Partitioning
 ) -> None:

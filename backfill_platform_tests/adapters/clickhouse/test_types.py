@@ -19,6 +19,7 @@ from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.column_types import hashed
 from backfill_platform.adapters.clickhouse.lake_files import file_fingerprints
+from backfill_platform.adapters.clickhouse.publishing.leftovers import keep_foreign_rows
 from backfill_platform.adapters.clickhouse.publishing.patches import load_undone
 from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
@@ -126,7 +127,8 @@ def test_what_fits_arrives_bit_by_bit_and_what_does_not_is_set_aside(
 DAY = datetime(2024, 2, 29, tzinfo=UTC)
 MISFITS: list[tuple[str, Any]] = [
     ("u8", 256), ("u8", -1), ("u16", 65536), ("u32", 2**32), ("u64", -1), ("u64_all", Decimal(2**64)), ("i8", 128),
-    ("i16", -32769), ("money_short", Decimal("0.0010")), ("money_short", Decimal("10000000.00")), ("id", "no uuid"),
+    ("i16", -32769), ("money_short", Decimal("0.0010")), ("money_short", Decimal("10000000.00")),
+    ("money_shifted", Decimal(10**30)), ("share", Decimal("0.00001")), ("share", Decimal("0.12000")), ("id", "no uuid"),
     ("id", "A" * 8 + str(UUID(int=1))[8:]), ("status", "old"), ("code", "ab"), ("code", "abcd"), ("day", date(1899, 12, 31)),
     ("day", date(2300, 1, 1)), ("day_short", date(1969, 12, 31)), ("day_short", date(2149, 6, 7)),
     ("at_second", DAY.replace(microsecond=1)), ("at_second", datetime(1969, 12, 31, tzinfo=UTC)),
@@ -272,3 +274,16 @@ def test_a_difference_is_told_for_every_type(warehouse: Warehouse, table: Table,
     assert sample.old
     assert sample.new
     assert {name: sample.new[name] for name in new if sample.old[name] != sample.new[name]} == {**new, "id": UUID(int=7)}
+
+
+def test_what_a_live_writer_wrote_meanwhile_is_noted_in_every_type(warehouse: Warehouse, table: Table, tmp_path: Path) -> None:
+    ours = [plain_row(0, counts={"a": 1, "b": None}), plain_row(1, tags=["x", None], double=math.nan), plain_row(2)]
+    theirs = plain_row(3, counts={"a": 1}, grid=[[-0.0], []], thing={"size": 1, "name": None, "on": None}, id=str(UUID(int=3)))
+    publish_rows(warehouse, table, [ours[0], ours[1], theirs], tmp_path)
+    with Staging(warehouse, table, attempt(), [TEN]) as staging:
+        staging.load_files(unchecked(tmp_path, ours), {TEN: 3})
+        foreign = f"backfill_patches.`{staging.patch_name}_foreign`"
+        keep_foreign_rows(staging, [TEN], desired=staging.desired, patch_name=staging.patch_name)
+        assert stored_rows(warehouse, foreign, f"{SIGN} = 1") == Counter([canonical_row(theirs)])
+        assert stored_rows(warehouse, foreign, f"{SIGN} = -1") == Counter([canonical_row(ours[2])])
+        warehouse.command(f"DROP TABLE {foreign} SYNC", doing="cleaning up")

@@ -41,6 +41,8 @@ KINDS: dict[str, tuple[DataType, str]] = {
     "money": (DecimalType(18, 4), ""),
     "money_short": (DecimalType(18, 4), "Nullable(Decimal(9, 2))"),
     "money_wide": (DecimalType(9, 2), "Nullable(Decimal(38, 10))"),
+    "money_shifted": (DecimalType(38, 0), "Nullable(Decimal(60, 30))"),
+    "share": (DecimalType(5, 5), "Nullable(Decimal(5, 1))"),
     "text": (ColumnType.STRING, ""),
     "document": (ColumnType.STRING, "Nullable(String)"),
     "kind": (ColumnType.STRING, "LowCardinality(Nullable(String))"),
@@ -101,9 +103,9 @@ def values(kind: DataType) -> st.SearchStrategy[Any]:
     """Values of a declared type, without NULL."""
     match kind:
         case DecimalType():
-            small = st.integers(-1000, 1000).map(lambda n: Decimal(n).scaleb(-kind.scale))
+            small = st.integers(-1000, 1000).map(lambda n: Decimal(f"{n}E-{kind.scale}"))
             most = 10**kind.precision - 1
-            return small | st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-kind.scale))
+            return small | st.integers(-most, most).map(lambda n: Decimal(f"{n}E-{kind.scale}"))
         case ArrayType():
             return st.lists(st.none() | values(kind.element), max_size=3)
         case MapType():
@@ -168,6 +170,8 @@ FITS: dict[str, Any] = {
     "i8": _inside(-128, 127),
     "i16": _inside(-32768, 32767),
     "money_short": lambda value: value == round(value, 2) and abs(value) < 10**7,
+    "money_shifted": lambda value: abs(value) < 10**30,
+    "share": lambda value: value == round(value, 1),
     "id": _is_uuid,
     "status": lambda value: value in ("new", "it's", "done"),
     "code": lambda value: len(value.encode()) == 3,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Prepared, prepare
@@ -19,7 +20,7 @@ from backfill_platform.adapters.clickhouse.schema import target_statement
 from backfill_platform.adapters.clickhouse.sql import names, row_hash, target_name, within
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.tables import Column, Layer, Table
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table
 
 SIGN = "sign"
 Row = dict[str, Any]
@@ -65,6 +66,14 @@ _ARROW: dict[object, pa.DataType] = {
     ColumnType.STRING: pa.string(),
     ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
+
+# The partitions of tables: by hour and by day in each run of the tests.
+PARTITIONINGS = [
+    Partitioning.DAY,
+    Partitioning.HOUR,
+    pytest.param(Partitioning.WEEK, marks=pytest.mark.whole),
+    pytest.param(Partitioning.MONTH, marks=pytest.mark.whole),
+]
 
 _attempts = itertools.count()
 

@@ -22,6 +22,7 @@ from backfill_platform.adapters.clickhouse.schema import (
 from backfill_platform.adapters.clickhouse.sql import (
     hour_from,
     hour_number,
+    identifier,
     key_text,
     literal,
     names,
@@ -85,13 +86,15 @@ def keep_foreign_rows(staging: Staging, hours: Collection[datetime], *, desired:
         doing=f"keeping what live writers wrote to {table}",
     )
     # What is there counts once, what is desired is taken away: rows that are as desired vanish.
+    row = row_identity(table)
     sides = (
-        f"SELECT {columns}, toInt64({sign_of(table)}) AS __net FROM {target_name(table)} WHERE {where.sql} "
-        f"UNION ALL SELECT {columns}, -1 FROM {desired} WHERE {where.sql}"
+        f"SELECT {columns}, {row} AS __row, toInt64({sign_of(table)}) AS __net FROM {target_name(table)} WHERE {where.sql} "
+        f"UNION ALL SELECT {columns}, {row}, -1 FROM {desired} WHERE {where.sql}"
     )
+    any_of = ", ".join(f"any({identifier(name)})" for name in table.stored_names)
     warehouse.command(
-        f"INSERT INTO {foreign} ({columns}, {sign_of(table)}) SELECT {columns}, toInt8(sign(sum(__net))) FROM ({sides}) "
-        f"GROUP BY {columns} HAVING sum(__net) != 0",
+        f"INSERT INTO {foreign} ({columns}, {sign_of(table)}) SELECT {any_of}, toInt8(sign(sum(__net))) FROM ({sides}) "
+        "GROUP BY __row HAVING sum(__net) != 0",
         parameters=where.parameters,
         doing=f"keeping what live writers wrote to {table}",
     )

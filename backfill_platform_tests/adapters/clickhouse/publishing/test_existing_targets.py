@@ -22,7 +22,7 @@ from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import HOUR
 from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable
-from backfill_platform.errors import InconsistentHour
+from backfill_platform.errors import CheckFailed, InconsistentHour
 from backfill_platform_tests.adapters.clickhouse.visits import TEN, attempt
 
 Row = dict[str, Any]
@@ -273,3 +273,86 @@ def test_the_hours_of_a_partition_are_those_of_clickhouse(warehouse: Warehouse, 
 def test_the_mode_follows_the_views(warehouse: Warehouse, existing: tuple[Kind, Table]) -> None:
     target = check_target(warehouse, existing[1])
     assert target.mode is (Mode.INSERT if target.views else Mode.ATTACH)
+
+
+DAILY = (
+    Column("hour", ColumnType.TIMESTAMP, stored_as="Date"),
+    Column("user", ColumnType.INT64, stored_as="UInt64"),
+    Column("pages", ColumnType.INT32, stored_as="UInt16"),
+)
+BY_NUMBER = (
+    Column("hour", ColumnType.TIMESTAMP),
+    Column("day", ColumnType.DATE, stored_as="Date"),
+    Column("number", ColumnType.INT32, stored_as="UInt8"),
+    Column("user", ColumnType.INT64, stored_as="UInt64"),
+    Column("pages", ColumnType.INT32, stored_as="UInt16"),
+)
+
+
+def days(pages: int, hours: Sequence[datetime]) -> list[Row]:
+    return [
+        {"hour": hour, "day": hour.date(), "number": hour.hour, "user": user, "pages": pages}
+        for hour in hours
+        for user in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "expression", "clauses", "numbers"),
+    [
+        (DAILY, ("user",), "", "PARTITION BY hour ORDER BY (user, hour)", [-10, 14]),
+        (
+            BY_NUMBER,
+            ("day", "number", "user"),
+            "toDateTime(day, 'UTC') + toIntervalHour(number)",
+            "PARTITION BY toYYYYMM(day) ORDER BY (day, number, user)",
+            [0, 1, 13, 14],
+        ),
+    ],
+    ids=["a day", "a day and the number of the hour"],
+)
+def test_the_hour_may_be_a_date_or_computed_from_several_columns(
+    warehouse: Warehouse,
+    columns: tuple[Column, ...],
+    key: tuple[str, ...],
+    expression: str,
+    clauses: str,
+    numbers: list[int],
+) -> None:
+    hours = [TEN + number * HOUR for number in numbers]
+    place = f"shop_{uuid.uuid4().hex[:6]}"
+    table = Table(Layer.TRANSFORMED, "by_day", columns, key=key, target=TargetTable(place, "By day", "s", expression))
+    definitions = ", ".join(f"{column.name} {column.stored}" for column in table.stored_columns)
+    warehouse.command(f"CREATE DATABASE {place}", doing="preparing")
+    try:
+        warehouse.command(
+            f"CREATE TABLE {target_name(table)} ({definitions}, s Int8) ENGINE = CollapsingMergeTree(s) {clauses}",
+            doing="preparing",
+        )
+        first, second = days(1, hours), [*days(2, hours[:1]), *days(1, hours[1:])[1:]]
+        first, second = ([{name: row[name] for name in table.column_names} for row in rows] for rows in (first, second))
+        for rows in (first, second, first):
+            with Staging(warehouse, table, attempt(), hours) as staging:
+                staging.load_rows(rows, Counter(row["hour"] for row in rows))
+                statuses = [str(result.status) for result in publish(prepare(staging, hours))]
+            assert "published" in statuses
+            net = fingerprints.net(warehouse, table, hours)
+            assert {hour: one.rows for hour, one in net.items()} == Counter(row["hour"] for row in rows)
+            assert net == fingerprints.final(warehouse, table, hours)
+            stored = warehouse.rows(f"SELECT {names(table.stored_names)} FROM {target_name(table)} FINAL", doing="reading")
+            shown = {"hour": "date" if not expression else ""}
+            wanted = [tuple(row[n].date() if shown.get(n) == "date" else row[n] for n in table.stored_names) for row in rows]
+            assert Counter(stored) == Counter(wanted)
+    finally:
+        fence(warehouse, table)
+        drop_patches(warehouse, table, older_than_days=0)
+        warehouse.command(f"DROP DATABASE {place} SYNC", doing="cleaning up")
+
+
+def test_rows_whose_hour_is_another_one_than_in_the_lake_are_refused(warehouse: Warehouse) -> None:
+    kind = KINDS["no hour"]
+    for _, table in made(warehouse, kind, kind.declared()):
+        wrong = [*NEW[1:], {**NEW[0], "started": NEW[0]["started"] + HOUR}]
+        with pytest.raises(CheckFailed, match="the loaded row counts differ from those of the lake"):
+            repaired(warehouse, table, wrong)
+        assert_holds(warehouse, table, OLD)

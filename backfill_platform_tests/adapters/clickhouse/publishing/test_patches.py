@@ -20,13 +20,14 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.schema import create_target
-from backfill_platform.domain.tables import Partitioning, Table
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import PreconditionError
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     LATE,
     MIDNIGHT,
+    PARTITIONINGS,
     TEN,
     Row,
     as_counter,
@@ -61,7 +62,7 @@ def undo(warehouse: Warehouse, table: Table, name: str, hours: Collection[dateti
         return reversal, own, list(publish(prepare(staging, hours)))
 
 
-@pytest.fixture(params=list(Partitioning))
+@pytest.fixture(params=PARTITIONINGS)
 def repaired(request: pytest.FixtureRequest, warehouse: Warehouse, declared: MakeTable) -> tuple[Table, str]:
     """A table that held BEFORE and was made to hold AFTER, and the attempt that did it."""
     table = declared(request.param)

@@ -28,6 +28,7 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     LATE,
     MIDNIGHT,
+    PARTITIONINGS,
     TEN,
     TWELVE,
     Row,
@@ -60,7 +61,7 @@ def test_a_first_publish_fills_an_empty_table(warehouse: Warehouse, visits: Tabl
     assert_holds(warehouse, visits, rows)
 
 
-@pytest.mark.parametrize("partitioning", list(Partitioning))
+@pytest.mark.parametrize("partitioning", PARTITIONINGS)
 def test_only_what_differs_is_written(warehouse: Warehouse, declared: MakeTable, partitioning: Partitioning) -> None:
     table = declared(partitioning)
     create_target(warehouse, table)
