@@ -49,3 +49,11 @@ def _check_tables(pipeline: Pipeline, others: dict[str, Pipeline]) -> None:
         if table.path in owners:
             both = f"{owners[table.path]} and {pipeline.name}"
             raise SettingsError(f"BACKFILL_PIPELINES: {table} is a table of both {both}; rename it in one of them")
+    targets = {table.stored_in: other.name for other in others.values() for table in other.published}
+    for table in pipeline.published:
+        if table.stored_in in targets:
+            both = f"{targets[table.stored_in]} and {pipeline.name}"
+            place = ".".join(table.stored_in)
+            raise SettingsError(
+                f"BACKFILL_PIPELINES: {both} both publish to the ClickHouse table {place}; give one another target"
+            )

@@ -170,6 +170,15 @@ def test_a_table_of_two_pipelines_is_refused_by_name(monkeypatch: pytest.MonkeyP
         load_pipelines([clickstream.__name__, twin.__name__])
 
 
+def test_two_pipelines_do_not_publish_to_one_clickhouse_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = ModuleType("twin_pipeline")
+    theirs = replace(SESSIONS, name="visits", reads="hits", target=TargetTable(name="sessions"))
+    twin.pipeline = replace(PIPELINE, name="twin", raw=replace(PIPELINE.raw, name="hits"), derived=(theirs,))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, twin.__name__, twin)
+    with pytest.raises(SettingsError, match=r"clickstream and twin both publish to the ClickHouse table transformed\.sessions"):
+        load_pipelines([clickstream.__name__, twin.__name__])
+
+
 def test_a_derived_table_reads_exactly_its_hours_by_default() -> None:
     assert isinstance(HOURLY, DerivedTable)
     assert HOURLY.window.read_from(clickstream.HOURS, clickstream.HOURS.start) == clickstream.HOURS.start
