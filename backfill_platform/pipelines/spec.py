@@ -35,11 +35,12 @@ from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.expected_empty_hours import ExpectedEmptyHours
 from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
-from backfill_platform.domain.plan import Input, Node
+from backfill_platform.domain.plan import Node
 from backfill_platform.domain.run_order import PRIORITIES
 from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable, check_storable
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
+from backfill_platform.pipelines.inputs import check_inputs, check_lineage, inputs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -179,8 +180,7 @@ class Pipeline:
         self._check_event_time()
         self._check_names("same_event", self.raw.same_event, self.raw.table)
         for derived in self.derived:
-            sources = tuple(dict.fromkeys(name for names in derived.lineage.values() for name in names))
-            self._check_lineage(derived, sources)
+            check_lineage(self, derived)
             self._check_names(f"the lineage of {derived.name}", tuple(derived.lineage), derived.table)
             if derived.publish:
                 check_storable(derived.table)
@@ -218,7 +218,7 @@ class Pipeline:
         for derived in self.derived:
             if derived.layer not in (Layer.TRANSFORMED, Layer.AGGREGATED):
                 raise SpecError(f"pipeline {self.name}: {derived.name} must be transformed or aggregated")
-            self._check_inputs(derived, declared)
+            check_inputs(self, derived, declared)
             if derived.name in declared:
                 raise SpecError(f"pipeline {self.name}: '{derived.name}' is declared twice")
             others = (other for other in self.derived if other.publish)
@@ -227,40 +227,6 @@ class Pipeline:
                 place = ".".join(derived.table.stored_in)
                 raise SpecError(f"pipeline {self.name}: {' and '.join(same)} are both published to {place}")
             declared.add(derived.name)
-
-    def _check_inputs(self, derived: DerivedTable, declared: Collection[str]) -> None:
-        """Refuse inputs that are not there, are ambiguous, or have a window that cannot be kept."""
-        own, who = sorted(declared), f"pipeline {self.name}: {derived.name}"
-        theirs = [table.name for other in self.upstream for table in other.tables[1:]]
-        first = derived.inputs[:1]
-        if not first or first[0] not in declared:
-            raise SpecError(f"{who} reads '{''.join(first)}', which is not declared before it; declared are {', '.join(own)}")
-        for name in derived.inputs[1:]:
-            if name not in declared and name in {other.raw.name for other in self.upstream}:
-                raise SpecError(
-                    f"{who} reads '{name}', the raw table of another pipeline; read a table that is derived from it"
-                )
-            if [*own, *theirs].count(name) != 1:
-                how = "has more than one meaning" if name in theirs else "is not declared before it"
-                raise SpecError(f"{who} reads '{name}', which {how}; there are {', '.join([*own, *theirs])}")
-        if len(set(derived.inputs)) < len(derived.inputs):
-            raise SpecError(f"{who} reads a table twice: {', '.join(derived.inputs)}")
-        if unknown := sorted(set(derived.windows) - set(derived.inputs[1:])):
-            raise SpecError(
-                f"{who} has a window for {', '.join(unknown)}; `windows` are for its inputs after the first, which has `window`"
-            )
-        if open_ended := [name for name, one in derived.windows.items() if isinstance(one.lookahead, UntilClosed)]:
-            raise SpecError(f"{who} can read only its first input until sessions are closed, not {', '.join(open_ended)}")
-
-    def _check_lineage(self, derived: DerivedTable, sources: tuple[str, ...]) -> None:
-        tables = [one.table for one in self._inputs_of(derived)]
-        known = {name for table in tables for name in table.column_names}
-        if unknown := ", ".join(name for name in sources if name not in known):
-            where = " and ".join(map(str, tables))
-            raise SpecError(
-                f"pipeline {self.name}: the lineage of {derived.name} names {unknown}, which {where} does not have; "
-                f"it has {', '.join(name for table in tables for name in table.column_names)}"
-            )
 
     def _check_parser(self) -> None:
         """Refuse a source of lines or messages without a parser, and columns that records cannot be taken into."""
@@ -332,19 +298,6 @@ class Pipeline:
                 return derived
         raise KeyError(name)
 
-    def _inputs_of(self, derived: DerivedTable) -> tuple[Input, ...]:
-        """What a derived table reads, with windows: its own tables, and those of the pipelines upstream."""
-        own = {table.name: table for table in self.tables}
-        found = []
-        for name in derived.inputs:
-            window = derived.window if name == derived.inputs[0] else derived.windows.get(name, NO_MARGIN)
-            if name in own:
-                found.append(Input(own[name], window))
-                continue
-            other = next(one for one in self.upstream if name in {table.name for table in one.tables})
-            found.append(Input(other.declared(name).table, window, other.name, other.start, other.end))
-        return tuple(found)
-
     def owners_of(self, name: str) -> tuple[str, ...]:
         """The owners of a table: its own, else those of the pipeline."""
         declared = self.declared(name)
@@ -367,7 +320,7 @@ class Pipeline:
         declared = self.declared(name)
         if isinstance(declared, RawTable):
             return {}
-        above = {column for one in self._inputs_of(declared) for column in one.table.column_names}
+        above = {column for one in inputs_of(self, declared) for column in one.table.column_names}
         same = {column: (column,) for column in declared.table.column_names if column in above}
         return {**same, **{column: names for column, names in declared.lineage.items() if names}}
 
@@ -403,7 +356,7 @@ class Pipeline:
         raw = Node(self.raw.table, None)
         found = [raw]
         for derived in self.derived:
-            first, *beside = self._inputs_of(derived)
+            first, *beside = inputs_of(self, derived)
             found.append(Node(derived.table, first.table, first.window, derived.publish, tuple(beside)))
         return tuple(found)
 
