@@ -26,7 +26,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     (tmp_path / "watched_pipeline.py").write_text(dedent(module))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("BACKFILL_PIPELINES", '["watched_pipeline", "backfill_platform.examples.clickstream"]')
+    monkeypatch.setenv("BACKFILL_PIPELINES", '["watched_pipeline", "backfill_platform.examples.payments"]')
     with hook_server() as found:
         recipients = {
             "web-team": {"urls": [found.address(f"/services/{TOKEN}")]},
@@ -76,7 +76,7 @@ def test_a_recipient_that_is_nowhere_set_up_is_named(hook: Hook, monkeypatch: py
 
 
 def test_a_pipeline_without_recipients_says_so(hook: Hook) -> None:
-    result = backfill("recipients", "clickstream", "--test")
+    result = backfill("recipients", "payments", "--test")
     assert (result.exit_code, "names no recipients" in result.stdout) == (0, True)
 
 
