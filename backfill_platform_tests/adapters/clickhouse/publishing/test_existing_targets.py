@@ -96,7 +96,7 @@ KINDS = {
 @pytest.fixture(
     params=[
         *(pytest.param((kind, False), id=kind) for kind in KINDS),
-        *(pytest.param((kind, True), id=f"{kind}, a view", marks=pytest.mark.whole) for kind in KINDS),
+        *(pytest.param((kind, True), id=f"{kind}, a view", marks=pytest.mark.slow) for kind in KINDS),
     ]
 )
 def existing(request: pytest.FixtureRequest, warehouse: Warehouse) -> Iterator[tuple[Kind, Table]]:
