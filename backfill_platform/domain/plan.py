@@ -282,7 +282,7 @@ def source_of(step: TargetStep) -> Branch:
 def branch_of(source: Input, step: BuildStep) -> Branch:
     """Where a step reads one of its inputs: what a repair commits is computed from `main` alone."""
     rehearsed = step.rehearsed if isinstance(step, RehearseBuild) else ()
-    return Branch.REPAIR if source.table.name in rehearsed and not source.elsewhere else Branch.MAIN
+    return Branch.REPAIR if source.table.name in rehearsed else Branch.MAIN
 
 
 def explanation(step: Step) -> str:

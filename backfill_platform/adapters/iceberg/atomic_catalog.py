@@ -38,14 +38,17 @@ class AtomicCatalog(SqlCatalog):
         self._here.held = held
         try:
             yield
-            self._here.held = None
-            self._swap(held)
         except BaseException:
-            for _, staged in held:
-                staged.io.delete(staged.metadata_location)
+            _forget(held)
             raise
         finally:
             self._here.held = None
+        try:
+            self._swap(held)
+        except CommitFailedException:
+            # After any other error the transaction may have taken place, and the catalog name the new metadata.
+            _forget(held)
+            raise
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         """Commit at once, or hold the new metadata back for the end of the block."""
@@ -77,3 +80,9 @@ class AtomicCatalog(SqlCatalog):
                 )
                 if done.rowcount != 1:
                     raise CommitFailedException(f"{'.'.join(current.name())} has been changed by another writer")
+
+
+def _forget(held: list[Held]) -> None:
+    """Delete metadata that no table names."""
+    for _, staged in held:
+        staged.io.delete(staged.metadata_location)

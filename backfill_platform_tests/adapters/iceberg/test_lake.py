@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
+from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange
@@ -66,6 +67,30 @@ def table(lake: Lake) -> Table:
 def put(lake: Lake, table: Table, files: dict[datetime, list[str]]) -> None:
     lake.stage(table, "setup", list(files), files)
     lake.promote(table, "setup", list(files))
+
+
+def test_a_commit_of_two_tables_whose_answer_is_lost_has_taken_place(
+    lake: Lake, table: Table, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog may name the new metadata when an error comes: deleting it would lose both tables."""
+    rejects = quarantine_of(table)
+    lake.ensure(rejects)
+    lake.stage(table, "r", [hour(0)], {hour(0): write(hour(0), 3)})
+    lake.stage(rejects, "r", [hour(0)], {})
+    swap = AtomicCatalog._swap
+
+    def swap_without_an_answer(catalog: AtomicCatalog, held: Any) -> None:
+        swap(catalog, held)
+        raise ConnectionError("the connection to the catalog is gone")
+
+    monkeypatch.setattr(AtomicCatalog, "_swap", swap_without_an_answer)
+    with pytest.raises(ConnectionError):
+        lake.promote(table, "r", [hour(0)], beside=rejects)
+    monkeypatch.undo()
+    assert lake.rows_by_hour(table) == {hour(0): 3}
+    assert lake.rows_by_hour(rejects) == {}
+    lake.promote(table, "r", [hour(0)], beside=rejects)
+    assert lake.rows_by_hour(table) == {hour(0): 3}
 
 
 def test_a_new_table_is_empty_and_asking_for_it_again_changes_nothing(lake: Lake, table: Table) -> None:
