@@ -17,7 +17,7 @@ from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.spark.checks import FAILED, is_good, mark_failures, require_columns
 from backfill_platform.adapters.spark.dedupe import Counts, Deduplicated
 from backfill_platform.adapters.spark.events import events_for
-from backfill_platform.adapters.spark.reader import RangeRead, read_range, spark_schema
+from backfill_platform.adapters.spark.reader import RangeRead, read_range, stored_rows
 from backfill_platform.adapters.spark.sessions import micros
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Branch, BuildStep, Input, branch_of, in_words
@@ -56,10 +56,10 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
         read, events, deduplicated = first.rows(part)
         if deduplicated is not None:
             once.append((part, read, deduplicated))
-        others = [other.rows(part)[1] for other in beside]
-        built = owned(declared.build(events, *others), table.hour, part.hours)
+        others = [other.rows(part) for other in beside]
+        built = owned(declared.build(events, *(rows for _, rows, _ in others)), table.hour, part.hours)
         frames.append(_with_is_open(built, ahead, part.available_until) if isinstance(ahead, UntilClosed) else built)
-        reads.append(read)
+        reads += [read, *(other for other, _, _ in others)]
     measures: dict[str, Column] = {}
     if isinstance(ahead, UntilClosed):
         ended = micros(F.col(ahead.ended))
@@ -84,7 +84,8 @@ def build(spark: SparkSession, lake: Lake, job: RepairJob, step: BuildStep, part
     if not first.is_raw:
         there = lake.rows_by_hour(source, HourRange.covering(hours), branch=first.branch)
         audits = {hour: audit.having_read(there.get(hour, 0)) for hour, audit in audits.items()}
-    return BuiltHours(audits, _reading(reads, audits, len(lake.files(source, branch=first.branch))))
+    files = sum(len(lake.files(one.source.table, branch=one.branch)) for one in (first, *beside))
+    return BuiltHours(audits, _reading(reads, audits, files))
 
 
 class _Readable:
@@ -117,8 +118,8 @@ class _Readable:
         return read, events, deduplicated
 
 
-def _reading(reads: Sequence[RangeRead], audits: Mapping[datetime, HourAudit], files_in_table: int) -> Reading:
-    """How far reading went, what was pruned, and the proof of closure; each contiguous run was read by itself."""
+def _reading(reads: Sequence[RangeRead], audits: Mapping[datetime, HourAudit], files_in_tables: int) -> Reading:
+    """How far reading went, what was pruned, and the proof of closure; each run and each input was read by itself."""
     files = sum(read.files for read in reads)
     closures = [read.closure for read in reads if read.closure.open_at]
     sessions = sum(audit.computed for audit in audits.values())
@@ -134,7 +135,7 @@ def _reading(reads: Sequence[RangeRead], audits: Mapping[datetime, HourAudit], f
         start=min(read.start for read in reads),
         end=max(read.end for read in reads),
         files=files,
-        files_pruned=max(files_in_table - files, 0),
+        files_pruned=max(files_in_tables - files, 0),
         closure=closure,
         closed_by_margin=coverage([read.closure.open_at for read in reads], sessions),
     )
@@ -144,9 +145,7 @@ def _with_others(
     spark: SparkSession, lake: Lake, table: Table, hours: Collection[datetime], marked: DataFrame, mine: Column
 ) -> DataFrame:
     """The marked rows that are `mine`, and those of others as the lake has them. Rejects of all are computed anew."""
-    uris = [file.uri for file in lake.files(table, hours)]
-    schema = spark_schema(table)
-    stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    stored = stored_rows(spark, table, [file.uri for file in lake.files(table, hours)])
     others = stored.where(~mine).withColumn(FAILED, F.array().cast("array<string>"))
     return marked.where(mine | ~is_good()).unionByName(others)
 

@@ -23,7 +23,7 @@ from backfill_platform.adapters.kafka.payload import Text as TextMessage
 from backfill_platform.adapters.kafka.rejects import messages_of
 from backfill_platform.adapters.kafka.topic import KafkaTopic, TopicReader
 from backfill_platform.adapters.spark.checks import FAILED, RowRule, Rules, is_good, mark_failures, require_columns
-from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.adapters.spark.reader import spark_schema, stored_rows
 from backfill_platform.adapters.spark.session import sized_for
 from backfill_platform.domain.gaps import Written
 from backfill_platform.domain.hours import HourRange
@@ -173,8 +173,7 @@ def _good(rows: DataFrame) -> DataFrame:
 
 
 def _rows(spark: SparkSession, table: Table, files: Collection[LakeFile]) -> DataFrame:
-    schema, uris = spark_schema(table), [file.uri for file in files]
-    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    return stored_rows(spark, table, [file.uri for file in files])
 
 
 def _by_hour(files: Collection[LakeFile]) -> Counter[datetime]:

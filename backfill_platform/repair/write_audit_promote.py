@@ -19,7 +19,7 @@ from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
 from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, FAILED, ROWS_ADD_UP, ROWS_VALID, Rules, check_name
 from backfill_platform.adapters.spark.column_types import as_written, hashable
 from backfill_platform.adapters.spark.hours import within
-from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.adapters.spark.reader import stored_rows
 from backfill_platform.adapters.spark.split_rejects import EPOCH, PAYLOAD, RejectSplit
 from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.domain.hours import HourRange, format_hour
@@ -180,11 +180,11 @@ def write_and_audit(
 
     What is judged are the files that were written. Raises CheckFailed when a row has no hour.
     """
-    spark, schema, rejects = marked.sparkSession, spark_schema(table), quarantine_of(table)
+    spark, rejects = marked.sparkSession, quarantine_of(table)
     with RejectSplit(marked, table.hour, options.payload) as split:
         files = _write(split.good.select(*table.column_names), lake, table, hours, repair, options.sort_by)
         uris = [uri for written in files.values() for uri in written]
-        stored = spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+        stored = stored_rows(spark, table, uris)
         judged = judge(split, stored, table, rules, options.measures)
         lake.stage(table, repair, hours, files)
         reason = F.concat_ws("; ", FAILED).alias("reason")

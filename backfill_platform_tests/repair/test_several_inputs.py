@@ -27,7 +27,7 @@ from backfill_platform.domain.windows import Window
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
 from backfill_platform.planning.explain import explain
 from backfill_platform.planning.impact import find_impact
-from backfill_platform.repair.outcomes import HourOutcome
+from backfill_platform.repair.outcomes import HourOutcome, StepFinished
 from backfill_platform_tests.events import write_lines
 from backfill_platform_tests.fixtures_pipeline import open_lake
 from backfill_platform_tests.world import World
@@ -242,6 +242,9 @@ def test_a_plan_names_every_input_and_damage_goes_through_all_of_them(shop: Shop
         assert name in told.reads
     assert told.files == 3 + 3 + 3
     assert f"transformed/{shown} of ads (1 h before, 0 s after)" in told.explanation
+
+    read = [event.reading for event in shop.shop.events(plan) if isinstance(event, StepFinished)]
+    assert [one.files for one in read if one] == [3 + 3 + 3]
 
     impact = find_impact(pipeline, lake, Damage(T0 + HOUR, T0 + 2 * HOUR), HOURS.end)
     assert [one.hours for one in impact.tables] == [(T0 + HOUR,)] * 3

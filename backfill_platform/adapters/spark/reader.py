@@ -52,6 +52,12 @@ def spark_schema(table: Table) -> StructType:
     return StructType([StructField(column.name, spark_type(column.type), True) for column in table.columns])
 
 
+def stored_rows(spark: SparkSession, table: Table, uris: Sequence[str]) -> DataFrame:
+    """The rows of files of the table; none where there are no files."""
+    schema = spark_schema(table)
+    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+
+
 def read_range(
     spark: SparkSession,
     table: Table,
@@ -74,9 +80,7 @@ def read_range(
         return plan_files(begin, end) if begin < end else ()
 
     def read(begin: datetime, end: datetime) -> DataFrame:
-        schema, paths = spark_schema(table), plan(begin, end)
-        frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
-        return frame.where(between(time, begin, end))
+        return stored_rows(spark, table, plan(begin, end)).where(between(time, begin, end))
 
     if isinstance(ahead, timedelta):
         read_end = next(read_ends)
