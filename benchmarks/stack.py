@@ -77,7 +77,7 @@ class Stack:
     def wait_until_warm(self) -> float:
         """Seconds until the process that warms Spark is over."""
         began = time.time()
-        while any(b"repair.warm" in command for command in self._commands()):
+        while any(b"devstack.warm" in command for command in self._commands()):
             time.sleep(POLL)
         return time.time() - began
 

@@ -6,7 +6,7 @@ a write whose answer was lost may have happened, and only a new diff can tell. C
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -94,7 +94,8 @@ def resend(send: Callable[[int], None], *, tries: int = TRIES) -> None:
 class Warehouse:
     """A ClickHouse server reached over HTTP, such as `http://user:password@host:8123`.
 
-    Safe to use from several threads: it has no session and keeps no state between statements. Not across `fork`. `settings`
+    Safe to use from several threads: it has no session, and keeps nothing between statements but what is prepared. Not across
+    `fork`. `settings`
     are sent with every statement, as if the user's profile set them; those of EXACT and of the statement win.
     Raises WarehouseUnavailable when nothing answers or an answer takes longer than `statement_seconds`, WarehouseError when
     ClickHouse refuses a statement, UsageError when the URL is not one of a server.
@@ -118,6 +119,7 @@ class Warehouse:
             )
         # Servers of other versions lack some of the settings, and what they lack nobody can have set.
         self._exact = {name: value for name, value in EXACT.items() if name in self._client.server_settings}
+        self._prepared: set[str] = set()
 
     @property
     def server_version(self) -> str:
@@ -137,6 +139,13 @@ class Warehouse:
         merged = {**self._exact, **(settings or {})}
         with _errors(doing):
             self._client.command(sql, parameters=_parameters(parameters), settings=_settings(merged, query_id))
+
+    def prepare(self, statements: Iterable[str], *, doing: str) -> None:
+        """Run statements that create what is absent, each once in the life of this object."""
+        for statement in statements:
+            if statement not in self._prepared:
+                self.command(statement, doing=doing)
+                self._prepared.add(statement)
 
     def drop(self, name: str, *, doing: str) -> None:
         """Drop a quoted table of any size if it exists, after the statements that use it have ended."""

@@ -1,13 +1,12 @@
 """Following the sessions that are open at the end of a range until they are closed, and the proof that they are.
 
-Each look ahead is one action over two columns that covers several ends at once: how many sessions each end would have left open
-follows from where the sessions end. Between looks the open keys, which are few at any moment of a stream, are collected in this
-process, so no look repeats the plan of the one before.
+Each look ahead covers several ends at once: how many sessions each end would have left open follows from where sessions end.
+Between looks the open keys, which are few at any moment of a stream, are held in this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -17,21 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from backfill_platform.adapters.spark.hours import within
-from backfill_platform.adapters.spark.sessions import SESSION_START, micros, moment_number, with_session_start
+from backfill_platform.adapters.spark.looks import LAST, STARTED, Across, Looks, Wanted
+from backfill_platform.adapters.spark.sessions import micros, moment_number
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.windows import UntilClosed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Read = Callable[[datetime, datetime], "DataFrame"]
-
-_READ_ENDS_AT_ONCE = 3  # seven gaps ahead, then sixty-three: few jobs, and a busy stream is not read to its cap in vain
+_READ_ENDS_AT_ONCE = 3  # seven gaps ahead, then sixty-three: few looks, and a busy stream is not read to its cap in vain
 GAPS_BACK = 7
 FURTHER_BACK = 9
-_STARTED = "_started"
-LAST = "_last"  # microseconds: as a timestamp it would come back in the machine's local time
+_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -78,19 +74,11 @@ class Followed:
 
 
 def follow(
-    spark: SparkSession,
-    read: Read,
-    ahead: UntilClosed,
-    *,
-    time: str,
-    hours: HourRange,
-    start: datetime,
-    read_ends: Iterator[datetime],
-    available_until: datetime,
+    looks: Looks, gap: timedelta, *, hours: HourRange, start: datetime, read_ends: Iterator[datetime], available_until: datetime
 ) -> Followed:
     """Follow the sessions that start in `hours` and are open at the first of `read_ends`, up to the end where all are closed.
 
-    `read` gives the events of a span of time; `start` is where reading begins, a lookback before the hours.
+    `gap` is that of the sessions; `start` is where reading begins, a lookback before the hours.
     """
     open_at: list[tuple[timedelta, int]] = []
     closed_sessions: list[pa.Table] = []
@@ -98,11 +86,11 @@ def follow(
     while (open_sessions is None or open_sessions.num_rows) and (next_ends := list(islice(read_ends, _READ_ENDS_AT_ONCE))):
         if open_sessions is None:
             first_read_end = next_ends[0]
-            sessions = _open_at(spark, first_read_end, read, ahead, time, hours, start, next_ends[-1])
+            sessions = _open_at(looks, gap, first_read_end, hours, start, next_ends[-1])
         else:
-            sessions = _go_on(spark, open_sessions, read(read_end, next_ends[-1]), ahead, time)
+            sessions = looks.go_on(open_sessions, read_end, next_ends[-1])
         for read_end in next_ends:
-            is_open = pc.greater(sessions[LAST], moment_number(read_end) - _length(ahead.gap))
+            is_open = pc.greater(sessions[LAST], moment_number(read_end - gap))
             open_sessions = sessions.filter(is_open)
             open_at.append((read_end - hours.end, open_sessions.num_rows))
             if not open_sessions.num_rows:
@@ -115,58 +103,23 @@ def follow(
     )
 
 
-def _open_at(
-    spark: SparkSession,
-    read_end: datetime,
-    read: Read,
-    ahead: UntilClosed,
-    time: str,
-    hours: HourRange,
-    start: datetime,
-    end: datetime,
-) -> pa.Table:
+def _open_at(looks: Looks, gap: timedelta, read_end: datetime, hours: HourRange, start: datetime, end: datetime) -> pa.Table:
     """The sessions that start in `hours` and are open at `read_end`, with their ends as far as events before `end` show them.
 
     A session that goes on beyond the hours has an event within a gap of their end, and one within a gap of `read_end`: only
     keys with both are examined. The last hours mostly suffice to find where a session starts; for the others, more is read.
     """
     seam = min(hours.end, read_end)
-    near_end = (
-        read(max(start, seam - ahead.gap), read_end)
-        .groupBy(ahead.key)
-        .agg(F.min(time).alias("_first"), F.max(time).alias(LAST))
-    )
-    keys = near_end.where((F.col("_first") < F.lit(seam)) & (F.col(LAST) >= F.lit(read_end - ahead.gap))).select(ahead.key)
+    keys: Across | pa.Table = Across(max(start, seam - gap), read_end, before=seam, since=read_end - gap)
+    wanted = Wanted(hours.start, hours.end, last_from=read_end - gap + _INSTANT)
     certain_sessions, back = [], GAPS_BACK
     while True:
-        begin = max(start, seam - back * ahead.gap)
-        events = read(begin, end).select(ahead.key, time).join(F.broadcast(keys), ahead.key, "left_semi")
-        sessions = sessions_of(events, ahead, time).where(within(SESSION_START, hours))
-        open_sessions = sessions.where(F.col(LAST) > F.lit(moment_number(read_end) - _length(ahead.gap)))
-        table = open_sessions.select(ahead.key, LAST, micros(F.col(SESSION_START)).alias(_STARTED)).toArrow()
+        begin = max(start, seam - back * gap)
+        sessions = looks.sessions(keys, begin, end, wanted)
         # A session whose first event comes within a gap of where reading began may have begun before.
-        certain = pc.greater_equal(table[_STARTED], moment_number(start if begin == start else begin + ahead.gap))
-        certain_sessions.append(table.filter(certain).drop_columns(_STARTED))
-        doubtful = table.filter(pc.invert(certain)).select([ahead.key])
-        if not doubtful.num_rows:
+        certain = pc.greater_equal(sessions[STARTED], moment_number(start if begin == start else begin + gap))
+        certain_sessions.append(sessions.filter(certain).drop_columns(STARTED))
+        keys = sessions.filter(pc.invert(certain)).drop_columns([STARTED, LAST])
+        if not keys.num_rows:
             return pa.concat_tables(certain_sessions)
-        keys, back = spark.createDataFrame(doubtful), back * FURTHER_BACK
-
-
-def _go_on(spark: SparkSession, open_sessions: pa.Table, events: DataFrame, ahead: UntilClosed, time: str) -> pa.Table:
-    """The open sessions with their ends as far as later `events` show them. A key has at most one open session."""
-    known_sessions = spark.createDataFrame(open_sessions)
-    their_events = events.select(ahead.key, time).join(F.broadcast(known_sessions.select(ahead.key)), ahead.key, "left_semi")
-    ends = known_sessions.select(ahead.key, F.timestamp_micros(LAST).alias(time))
-    sessions = sessions_of(ends.unionByName(their_events), ahead, time)
-    return sessions.groupBy(ahead.key).agg(F.min_by(LAST, SESSION_START).alias(LAST)).toArrow()
-
-
-def sessions_of(events: DataFrame, ahead: UntilClosed, time: str) -> DataFrame:
-    """The sessions of the events: key, `session_started_at`, and the time of the last event in microseconds (`LAST`)."""
-    started = with_session_start(events, ahead, time)
-    return started.groupBy(ahead.key, SESSION_START).agg(F.max(micros(F.col(time))).alias(LAST))
-
-
-def _length(span: timedelta) -> int:
-    return span // timedelta(microseconds=1)
+        back *= FURTHER_BACK

@@ -15,7 +15,7 @@ from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.spark.hours import within
-from backfill_platform.adapters.spark.long_sessions import STARTED
+from backfill_platform.adapters.spark.looks import STARTED
 from backfill_platform.adapters.spark.observed import by_hour, counted_by_hour, hour_number, observed
 from backfill_platform.adapters.spark.sessions import SESSION_START, with_session_start, within_cap
 from backfill_platform.domain.hours import HourRange

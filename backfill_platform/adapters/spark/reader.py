@@ -6,7 +6,7 @@ until they are closed (`domain.windows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
 
+from backfill_platform.adapters.spark.arrow_looks import ArrowLooks, arrow_key_type
 from backfill_platform.adapters.spark.closure import Closure, follow
 from backfill_platform.adapters.spark.column_types import spark_type
 from backfill_platform.adapters.spark.hours import between
 from backfill_platform.adapters.spark.long_sessions import started_long_before
+from backfill_platform.adapters.spark.looks import Looks, PlanFiles, SizedLooks
+from backfill_platform.adapters.spark.spark_looks import SparkLooks
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.tables import Table
 from backfill_platform.domain.windows import Window
@@ -25,8 +28,6 @@ from backfill_platform.domain.windows import Window
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-PlanFiles = Callable[[datetime, datetime], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,15 @@ def read_range(
         read_end = next(read_ends)
         paths = plan(start, read_end)
         return RangeRead(read(start, read_end), start, read_end, len(paths), Closure(), paths)
-    followed = follow(
-        spark, read, ahead, time=time, hours=hours, start=start, read_ends=read_ends, available_until=available_until
-    )
+    looks: Looks = SparkLooks(spark, read, ahead, time)
+    if key_type := arrow_key_type(table.column(ahead.key).type):
+        few = ArrowLooks(plan, ahead, time, key_type)
+        looks = SizedLooks(few, looks, few.rows)
+    followed = follow(looks, ahead.gap, hours=hours, start=start, read_ends=read_ends, available_until=available_until)
     first_read_end, read_end = followed.first_read_end, followed.read_end
     rows = read(start, first_read_end)
     if first_read_end < read_end:
         rows = rows.unionByName(followed.rows_of(spark, read(first_read_end, read_end), ahead, time))
     files = {*plan(start, first_read_end), *plan(first_read_end, read_end)}
-    earlier = started_long_before(read, ahead, time=time, hours=hours, origin=origin)
+    earlier = started_long_before(looks, ahead, hours=hours, origin=origin)
     return RangeRead(rows, start, read_end, len(files), followed.closure, plan(start, first_read_end), earlier)

@@ -70,3 +70,21 @@ def test_one_connection_serves_many_threads(warehouse: Warehouse) -> None:
     for thread in threads:
         thread.join()
     assert answers == {number: number for number in range(8)}
+
+
+def test_what_is_prepared_is_sent_once_and_again_after_it_failed(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    command = warehouse.command
+
+    def counting(sql: str, *, doing: str) -> None:
+        sent.append(sql)
+        command(sql, doing=doing)
+
+    monkeypatch.setattr(warehouse, "command", counting)
+    for _ in range(2):
+        warehouse.prepare(("SELECT 1", "SELECT 2"), doing="testing")
+    assert sent == ["SELECT 1", "SELECT 2"]
+    for _ in range(2):
+        with pytest.raises(WarehouseError):
+            warehouse.prepare(("SELECT 1", "no SQL"), doing="testing")
+    assert sent[2:] == ["no SQL", "no SQL"]

@@ -1,6 +1,7 @@
 """Reading a range: whatever the chunking, the owned sessions are those of the reference."""
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,9 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from backfill_platform.adapters.spark import looks as looks_module
+from backfill_platform.adapters.spark.arrow_looks import ArrowLooks
 from backfill_platform.adapters.spark.hours import within
+from backfill_platform.adapters.spark.looks import Looks
 from backfill_platform.adapters.spark.reader import RangeRead, read_range
 from backfill_platform.adapters.spark.sessions import SESSION_START, with_session_start, within_cap
+from backfill_platform.adapters.spark.spark_looks import SparkLooks
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.tables import Column, Layer, Table
@@ -20,7 +25,7 @@ from backfill_platform_tests.events import T0, Click, hour, random_clicks
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 GAP = timedelta(minutes=30)
 EVENTS = Table(
@@ -113,20 +118,25 @@ def test_reading_follows_open_keys_only_and_proves_that_all_are_closed(spark: "S
     assert [row["client"] for row in beyond] == [1]
 
 
-@pytest.fixture
-def looks(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many open sessions each look collects: a look is one Arrow table that comes from Spark."""
-    collected: list[int] = []
-    frame_type = type(spark.range(0))
-    to_arrow = frame_type.toArrow
+@pytest.fixture(params=["arrow", "spark"])
+def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sessions each look finds, by whichever engine."""
+    found: list[int] = []
+    engine: type[Looks] = {"arrow": ArrowLooks, "spark": SparkLooks}[request.param]
+    if engine is SparkLooks:
+        monkeypatch.setattr(looks_module, "MOST_EVENTS", 0)
+    for name in ("sessions", "go_on"):
+        monkeypatch.setattr(engine, name, counting(getattr(engine, name), found))
+    return found
 
-    def counting(frame: "DataFrame") -> "pyarrow.Table":
-        sessions = to_arrow(frame)
-        collected.append(sessions.num_rows)
+
+def counting(look: Callable[..., "pyarrow.Table"], found: list[int]) -> Callable[..., "pyarrow.Table"]:
+    def counted(*arguments: object) -> "pyarrow.Table":
+        sessions = look(*arguments)
+        found.append(sessions.num_rows)
         return sessions
 
-    monkeypatch.setattr(frame_type, "toArrow", counting)
-    return collected
+    return counted
 
 
 @pytest.mark.whole

@@ -176,8 +176,7 @@ class Lease:
 
 def create_leases(warehouse: Warehouse) -> None:
     """Create the table of leases when it is absent."""
-    warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the table of leases")
-    warehouse.command(_CREATE, doing="creating the table of leases")
+    warehouse.prepare((f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", _CREATE), doing="creating the table of leases")
 
 
 def live_holders(warehouse: Warehouse, table: Table) -> set[str]:

@@ -145,9 +145,8 @@ class Ledger:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-        warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the ledger")
-        for statement in (_CREATE, _EXTEND, _CREATE_REPAIRS, *_EXTEND_REPAIRS):
-            warehouse.command(statement, doing="creating the ledger")
+        database = f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}"
+        warehouse.prepare((database, _CREATE, _EXTEND, _CREATE_REPAIRS, *_EXTEND_REPAIRS), doing="creating the ledger")
 
     def begin(self, repair: Repair) -> None:
         """Record a repair before anything is done for it."""

@@ -43,8 +43,9 @@ class Receipts:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-        warehouse.command(f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", doing="creating the table of drains")
-        warehouse.command(_CREATE, doing="creating the table of drains")
+        warehouse.prepare(
+            (f"CREATE DATABASE IF NOT EXISTS {BOOKKEEPING_DATABASE}", _CREATE), doing="creating the table of drains"
+        )
 
     def add(self, receipts: Sequence[Receipt]) -> None:
         """Write receipts; those of the same message replace each other."""
