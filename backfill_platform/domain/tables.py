@@ -72,19 +72,35 @@ class Column:
         return limit
 
 
+class TargetEngine(StrEnum):
+    """The engines of ClickHouse that a repair can be published to; how, and what is guaranteed, differs."""
+
+    COLLAPSING = "CollapsingMergeTree"  # or a versioned one: a cancel and a state for each row that changes
+    REPLACING = "ReplacingMergeTree"  # newer rows, and deleted ones where it has a column that marks them; else partitions
+    PLAIN = "MergeTree"  # whole partitions
+
+
 @dataclass(frozen=True)
 class TargetTable:
     """The table of ClickHouse that a table is published to, where it is not the one that the platform would create.
 
     `database` and `name` are the layer and the name of the table unless they are given. `sign` is the column that it collapses
     by. `hour` is an expression of ClickHouse for the hour that owns a row, such as `toStartOfHour(started_at)`, for a table
-    without the hour column; what it is computed from must be in the key.
+    without the hour column; what it is computed from must be in the key. `engine` may also be its text. `deleted` is the
+    column by which a ReplacingMergeTree marks rows as deleted, such as `is_deleted`; without it, partitions are replaced.
     """
 
     database: str = ""
     name: str = ""
     sign: str = "sign"
     hour: str = ""
+    engine: TargetEngine | str = TargetEngine.COLLAPSING
+    deleted: str = ""
+
+    @property
+    def replaces_partitions(self) -> bool:
+        """Whether a repair replaces whole partitions, because the engine has no row that takes another one back."""
+        return self.engine == TargetEngine.PLAIN or (self.engine == TargetEngine.REPLACING and not self.deleted)
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,8 @@ class Table:
             raise SpecError(f"{self}: declared twice: {', '.join(duplicates)}")
         if self.sign in names:
             raise SpecError(f"{self}: '{self.sign}' is the column that ClickHouse collapses by; choose another name")
+        if self.target.deleted in names:
+            raise SpecError(f"{self}: '{self.target.deleted}' marks deleted rows in ClickHouse; leave it out of the schema")
         for name in (self.hour, *self.key):
             if name not in names:
                 raise SpecError(f"{self}: '{name}' is used as a key but is not a column")
@@ -152,6 +170,11 @@ class Table:
             raise SpecError(f"{self}: key column '{column.name}' cannot be stored as {column.stored}: NULL sorts nowhere")
 
     def _check_target(self) -> None:
+        if self.target.engine not in list(TargetEngine):
+            known = ", ".join(TargetEngine)
+            raise SpecError(f"{self}: the target's engine '{self.target.engine}' cannot be repaired; use one of {known}")
+        if self.target.deleted and self.target.engine != TargetEngine.REPLACING:
+            raise SpecError(f"{self}: only a ReplacingMergeTree has a column that marks deleted rows; leave out 'deleted'")
         if not self.target.hour:
             return
         words = set(re.findall(r"\w+", self.target.hour))
@@ -181,9 +204,14 @@ class Table:
         return (self.target.database or str(self.layer), self.target.name or self.name)
 
     @property
+    def collapses(self) -> bool:
+        """Whether its ClickHouse table holds states and cancels, which a sign tells apart."""
+        return self.target.engine == TargetEngine.COLLAPSING
+
+    @property
     def sign(self) -> str:
-        """The name of the column of its ClickHouse table that says whether a row is a state or a cancel."""
-        return self.target.sign
+        """The column that says whether a row is a state or a cancel: of its ClickHouse table, or else of the delta alone."""
+        return self.target.sign if self.collapses else "__sign"
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:

@@ -48,7 +48,8 @@ class Explained:
 def explain(plan: Plan, pipeline: Pipeline, lake: Lake, warehouse: Warehouse) -> Iterator[Explained]:
     """Each step of the plan, in order. Files are those of the first reading; open keys may add some.
 
-    A step that compares with the warehouse says how it would publish, or why the table there cannot be repaired.
+    A step that compares with the warehouse says how it would publish and what that guarantees, or why the table there cannot
+    be repaired.
     """
     for step in plan.steps:
         table = step.node.table
@@ -80,7 +81,7 @@ def _publishing(warehouse: Warehouse, table: Table) -> str:
     if not target_exists(warehouse, table):
         return f"{table} is created by the first publish"
     try:
-        return check_target(warehouse, table).why
+        return check_target(warehouse, table).promise
     except PreconditionError as error:
         return str(error)
 

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import Mode
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, Status
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.schema import schema_hash
 from backfill_platform.adapters.clickhouse.state.ledger import PUBLISHING, Ledger, LedgerEntry, Repair
+from backfill_platform.adapters.clickhouse.target import Mode
 from backfill_platform.adapters.iceberg.inventory import LakeFile
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.offsets import encode
@@ -120,10 +120,14 @@ class TargetLog:
         }
 
     def views_to_rebuild(self, results: Iterable[HourPublish]) -> dict[datetime, str]:
-        """For hours whose partition was rewritten: the views that have counted what is gone now."""
-        views = ", ".join(self._staging.target.views)
+        """For hours whose partition was written anew: the views that have counted what is gone now."""
+        views, replaced = ", ".join(self._staging.target.views), self._staging.target.mode is Mode.REPLACE
         text = f"{views} did not see the partition of this hour being rewritten: rebuild them for it"
-        return {result.hour: text for result in results if views and result.inconsistency and result.status is Status.PUBLISHED}
+        return {
+            result.hour: text
+            for result in results
+            if views and (replaced or result.inconsistency) and result.status is Status.PUBLISHED
+        }
 
     def announce(self, results: Iterable[HourPublish]) -> None:
         """Note hours as publishing just before their first insert, where views read the target."""

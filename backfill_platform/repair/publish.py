@@ -17,6 +17,7 @@ from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Loading, Staging
 from backfill_platform.adapters.clickhouse.schema import create_target
 from backfill_platform.adapters.clickhouse.state.ledger import LedgerEntry
+from backfill_platform.adapters.clickhouse.target import Mode
 from backfill_platform.domain.change_limits import HourChange
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.gaps import RowCounts
@@ -137,13 +138,15 @@ class ClickHousePublisher:
         return {**self._open_hours(prepared), **self._exceeding(prepared)}
 
     def _open_hours(self, prepared: Prepared) -> dict[datetime, BackfillError]:
-        """The hours that live writers may still write, and those that share a partition to be rewritten with such hours."""
+        """The hours that live writers may still write, and those that share a partition to be replaced with such hours."""
         if self._job.request.allow_open_hours:
             return {}
         table, after = prepared.staging.table, self._job.pipeline.seal_after
         refused: dict[datetime, BackfillError] = {}
         for hour, result in prepared.hours.items():
-            end = HOUR + (table.partition_hours([hour])[-1] if result.inconsistency else hour)
+            target = prepared.staging.target
+            whole = result.inconsistency or (target.mode is Mode.REPLACE and target.rewritable)
+            end = HOUR + (table.partition_hours([hour])[-1] if whole else hour)
             if end + after > self._job.clock():
                 refused[hour] = OpenHour(
                     f"{table} {format_hour(hour)}: live writers may write it until {end + after:%Y-%m-%d %H:%M} UTC, and a "

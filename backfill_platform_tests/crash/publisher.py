@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,9 +13,9 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Partitioning
+from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError
-from backfill_platform_tests.adapters.clickhouse.visits import VISITS, counts
+from backfill_platform_tests.adapters.clickhouse.visits import counts
 
 Row = dict[str, Any]
 
@@ -31,9 +31,8 @@ class Crash:
     merges: int  # seed of the merges that happen between steps
 
 
-def run(url: str, name: str, partitioning: str, hours: list[datetime], rows: list[Row], attempt: str, crash: Crash) -> None:
+def run(url: str, table: Table, hours: list[datetime], rows: list[Row], attempt: str, crash: Crash) -> None:
     """Make the hours hold the rows, as far as it comes."""
-    table = replace(VISITS, name=name, partitioning=Partitioning(partitioning))
     warehouse = Warehouse(url)
     seen: list[str] = []
     chance = random.Random(crash.merges)

@@ -15,12 +15,13 @@ from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Partitioning, Table
+from backfill_platform.domain.tables import Partitioning, Table, TargetTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     KINDS,
     LATE,
     MIDNIGHT,
+    OTHER_ENGINES,
     TEN,
     TWELVE,
     VISITS,
@@ -46,9 +47,10 @@ HOURS = [TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]
 # The steps of a publish, with the most often it is taken.
 STEPS = {
     **dict.fromkeys(("leased", "fenced", "created", "loaded", "validated", "fingerprinted", "cancels", "states"), 1),
-    **dict.fromkeys(("merged", "proven", "kept", "rechecked", "attached", "verified"), 1),
-    "inserted": 5,
+    **dict.fromkeys(("merged", "proven", "kept", "rechecked", "verified"), 1),
 }
+# The steps that change the target: all at once, by inserts, by partitions.
+ATTACHED, INSERTED, REPLACED = {"attached": 1}, {"inserted": 5}, {"rewritten": 3, "replaced": 3}
 SEEDS = [pytest.param(seed, id=f"seed-{seed}", marks=[pytest.mark.slow] if seed >= FAST else []) for seed in range(ALL)]
 
 
@@ -77,8 +79,12 @@ def test_a_repair_converges_after_any_process_was_killed_at_any_step(
     mortal: Mortal, processes: "multiprocessing.context.ForkServerContext", seed: int
 ) -> None:
     chance = random.Random(seed)
-    kind, partitioning = list(KINDS)[seed % len(KINDS)], chance.choice(list(Partitioning))
-    table = replace(VISITS, name=f"fuzz_{seed}", partitioning=partitioning)
+    kinds = [*KINDS, *OTHER_ENGINES]
+    kind, partitioning = kinds[seed % len(kinds)], chance.choice(list(Partitioning))
+    target = OTHER_ENGINES.get(kind, TargetTable())
+    added = INSERTED if "view" in kind else ATTACHED
+    steps = {**STEPS, **(REPLACED if target.replaces_partitions else added)}
+    table = replace(VISITS, name=f"fuzz_{seed}", partitioning=partitioning, target=target)
     hours = sorted(chance.sample(HOURS, chance.randint(1, 4)))
     old, new = some_rows(chance, HOURS), some_rows(chance, hours)
     far = [row for row in old if row["hour"] not in hours]
@@ -89,9 +95,9 @@ def test_a_repair_converges_after_any_process_was_killed_at_any_step(
     lost_view = False
     story = []
     for turn in range(chance.randint(1, 3)):
-        crash, attempt = draw(chance, seed, turn, mortal.server.pid)
+        crash, attempt = draw(chance, steps, seed, turn, mortal.server.pid)
         story.append(f"{kind}, {partitioning}: {crash} as {attempt}")
-        arguments = (mortal.server.url, table.name, str(partitioning), hours, new, attempt, crash)
+        arguments = (mortal.server.url, table, hours, new, attempt, crash)
         process = processes.Process(target=run, args=arguments)
         process.start()
         process.join()
@@ -120,10 +126,10 @@ def test_most_processes_were_killed() -> None:
     assert sum(deaths) >= 0.6 * len(deaths)
 
 
-def draw(chance: random.Random, seed: int, turn: int, warehouse: int) -> tuple[Crash, str]:
+def draw(chance: random.Random, steps: dict[str, int], seed: int, turn: int, warehouse: int) -> tuple[Crash, str]:
     """When who dies; every step has its turn as seeds are counted up."""
-    steps = [(step, nth) for step, most in STEPS.items() for nth in range(1, most + 1)]
-    step, nth = steps[(seed + turn * 7) % len(steps)]
+    moments = [(step, nth) for step, most in steps.items() for nth in range(1, most + 1)]
+    step, nth = moments[(seed + turn * 7) % len(moments)]
     victim = warehouse if chance.random() < 0.4 else 0
     later = chance.choice([0.0, 0.0, chance.random() * 0.05])
     # A repair is run again under its name, or by somebody else.

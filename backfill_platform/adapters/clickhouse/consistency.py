@@ -9,7 +9,7 @@ from datetime import datetime
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import REPLACED_IS_GONE_SINCE, Target
+from backfill_platform.adapters.clickhouse.preconditions import REPLACED_IS_GONE_SINCE
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS, merge_parts
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import (
@@ -23,6 +23,7 @@ from backfill_platform.adapters.clickhouse.sql import (
     target_name,
     within,
 )
+from backfill_platform.adapters.clickhouse.target import Target
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table

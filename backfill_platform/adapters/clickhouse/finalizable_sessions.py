@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.sql import hour_from, hour_number, identifier, target_name, within
+from backfill_platform.adapters.clickhouse.sql import hour_from, hour_number, identifier, seen, within
 from backfill_platform.domain.tables import Table
 
 
@@ -27,7 +27,7 @@ def finalizable_sessions(
     where, hour = within(table, hours), hour_number(table)
     until = f"least(toInt64({{available_until:Int64}}), (toInt64({hour}) + 3600 + {{cap:Int64}}) * 1000000)"
     rows = warehouse.rows(
-        f"SELECT {hour} AS __hour, count() FROM {target_name(table)} FINAL WHERE {where.sql} AND is_open "
+        f"SELECT {hour} AS __hour, count() FROM {seen(table)} WHERE {where.sql} AND is_open "
         f"AND toUnixTimestamp64Micro(toDateTime64({identifier(ended)}, 6, 'UTC')) + {{gap:Int64}} <= {until} GROUP BY __hour",
         parameters={
             **where.parameters,

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from backfill_platform.adapters.clickhouse.client import Settings, Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import Target
 from backfill_platform.adapters.clickhouse.sql import (
     FILE_SETTINGS,
     Condition,
@@ -16,12 +15,15 @@ from backfill_platform.adapters.clickhouse.sql import (
     hour_from,
     hour_number,
     identifier,
+    net_rows,
     of_tenants,
     row_hash,
+    seen,
     sign_of,
-    target_name,
+    signed,
     within,
 )
+from backfill_platform.adapters.clickhouse.target import Target
 from backfill_platform.domain.fingerprint import EMPTY, Fingerprint
 from backfill_platform.domain.tables import Table
 
@@ -38,11 +40,11 @@ def net(
 ) -> Fingerprints:
     """Fingerprints of the net state: all stored rows with their signs, so that a cancel removes its state, merged or not.
 
-    `source` is another quoted table with the same columns and sign, such as a delta; the target by default. Rows of the
-    tenants in `but` do not count.
+    Where the target has no signs, its net state is what its readers see. `source` is another quoted table with the declared
+    columns and a sign, such as a delta; the target by default. Rows of the tenants in `but` do not count.
     """
-    sign = f"toInt64({sign_of(table)})"
-    return _fingerprints(warehouse, table, hours, source or target_name(table), sign, "the net state", but=but)
+    sign = f"toInt64({sign_of(table)})" if source else signed(table)
+    return _fingerprints(warehouse, table, hours, source or net_rows(table), sign, "the net state", but=but)
 
 
 def final(warehouse: Warehouse, table: Table, hours: Collection[datetime], target: Target | None = None) -> Fingerprints:
@@ -83,10 +85,11 @@ def by_tenant(
 ) -> dict[datetime, dict[str, Fingerprint]]:
     """Fingerprints for each hour and tenant with rows: of the net state, of FINAL, or of a `source` of rows without a sign."""
     where = within(table, hours)
-    sign = "toInt64(1)" if final or source else f"toInt64({sign_of(table)})"
+    sign = "toInt64(1)" if final or source else signed(table)
+    stored = seen(table) if final else net_rows(table)
     rows = warehouse.rows(
         f"SELECT {hour_number(table)} AS __hour, toString({identifier(table.tenant)}) AS __tenant, {_sums(table, sign)} "
-        f"FROM {source or target_name(table)}{' FINAL' if final else ''} WHERE {where.sql} GROUP BY __hour, __tenant",
+        f"FROM {source or stored} WHERE {where.sql} GROUP BY __hour, __tenant",
         parameters=where.parameters,
         settings=settings,
         doing=f"taking the fingerprints of the tenants of {table}",
@@ -97,10 +100,10 @@ def by_tenant(
     return fingerprints
 
 
-def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str]) -> dict[str, Fingerprint]:
-    """Fingerprints of the net state of whole partitions of the target, with all their hours."""
+def partitions(warehouse: Warehouse, table: Table, ids: Sequence[str], *, source: str = "") -> dict[str, Fingerprint]:
+    """Fingerprints of the net state of whole partitions of the target, or of a copy in `source`, with all their hours."""
     rows = warehouse.rows(
-        f"SELECT _partition_id AS __id, {_sums(table, f'toInt64({sign_of(table)})')} FROM {target_name(table)} "
+        f"SELECT _partition_id AS __id, {_sums(table, signed(table))} FROM {source or net_rows(table)} "
         "WHERE _partition_id IN {ids:Array(String)} GROUP BY __id",
         parameters={"ids": ids},
         doing=f"taking the fingerprints of partitions of {table}",

@@ -24,6 +24,7 @@ from backfill_platform.domain.tables import Table
 
 STAGING_DATABASE = "backfill_staging"  # tables of one attempt, dropped when it ends
 PATCHES_DATABASE = "backfill_patches"  # what was published, for undo
+_VERSION = identifier("version")
 
 
 def schema_hash(table: Table) -> str:
@@ -39,11 +40,21 @@ def database_statement(name: str) -> str:
 
 def target_statement(table: Table) -> str:
     """The statement that creates a target when it is absent."""
-    columns = ",\n    ".join([*column_definitions(table), f"{sign_of(table)} Int8 COMMENT '1 for a state, -1 for its cancel'"])
+    definitions, constraint, engine = column_definitions(table), "", str(table.target.engine)
+    if table.collapses:
+        definitions.append(f"{sign_of(table)} Int8 COMMENT '1 for a state, -1 for its cancel'")
+        constraint = f",\n    CONSTRAINT sign_is_plus_or_minus_one CHECK {sign_of(table)} IN (-1, 1)"
+        engine += f"({sign_of(table)})"
+    elif deleted := table.target.deleted:
+        definitions += [
+            f"{_VERSION} UInt64 COMMENT 'of rows with one key, the highest counts'",
+            f"{identifier(deleted)} UInt8 COMMENT '1 where the row is gone'",
+        ]
+        engine += f"({_VERSION}, {identifier(deleted)})"
+    columns = ",\n    ".join(definitions)
     return (
-        f"CREATE TABLE IF NOT EXISTS {target_name(table)} (\n    {columns},\n"
-        f"    CONSTRAINT sign_is_plus_or_minus_one CHECK {sign_of(table)} IN (-1, 1)\n"
-        f") ENGINE = CollapsingMergeTree({sign_of(table)})\n"
+        f"CREATE TABLE IF NOT EXISTS {target_name(table)} (\n    {columns}{constraint}\n"
+        f") ENGINE = {engine}\n"
         f"PARTITION BY {partition_key(table)}\n"
         f"ORDER BY ({names(sorting_key(table))})"
     )

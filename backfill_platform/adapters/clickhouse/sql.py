@@ -7,11 +7,12 @@ from typing import Any
 
 from backfill_platform.adapters.clickhouse.column_types import column_type, column_types, converted, file_structure, hashed
 from backfill_platform.adapters.clickhouse.quoting import identifier, literal, names, qualified
-from backfill_platform.domain.hours import HOUR, format_hour, merge_hours
-from backfill_platform.domain.tables import Partitioning, Table
+from backfill_platform.domain.hours import HOUR, HourRange, format_hour, merge_hours
+from backfill_platform.domain.tables import Partitioning, Table, TargetEngine
 from backfill_platform.errors import PreconditionError, UsageError
 
 __all__ = [
+    "EVERY_HOUR",
     "FILE_SETTINGS",
     "Condition",
     "column_type",
@@ -25,14 +26,18 @@ __all__ = [
     "key_text",
     "literal",
     "names",
+    "net_rows",
     "of_tenants",
     "partition_key",
     "qualified",
     "range_rows",
     "row_hash",
     "row_identity",
+    "seen",
     "sign_of",
+    "signed",
     "sorting_key",
+    "span_rows",
     "target_name",
     "within",
 ]
@@ -40,6 +45,7 @@ __all__ = [
 # The range of toStartOfHour: it returns a DateTime, which wraps around silently outside of it.
 _FIRST_HOUR = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_HOUR = datetime(2106, 2, 7, 5, tzinfo=UTC)
+EVERY_HOUR = HourRange(_FIRST_HOUR, _LAST_HOUR + HOUR)
 
 
 def row_hash(table: Table, function: str = "cityHash64") -> str:
@@ -104,7 +110,12 @@ def range_rows(hours: Iterable[datetime]) -> str:
     The numbers are part of the statement: a year of single hours is longer than a bound parameter may be, because these are
     sent in the URL. They are one text, because thousands of numbers would be too many nodes for ClickHouse's parser.
     """
-    text = ",".join(f"{_seconds(span.start)}-{_seconds(span.end)}" for span in merge_hours(hours))
+    return span_rows(merge_hours(hours))
+
+
+def span_rows(spans: Iterable[HourRange]) -> str:
+    """A SELECT of ranges, as `range_rows` has them."""
+    text = ",".join(f"{_seconds(span.start)}-{_seconds(span.end)}" for span in spans)
     part = "toUInt32(splitByChar('-', range)[{}])"
     each = f"SELECT arrayJoin(splitByChar(',', '{text}')) AS range"
     return f"SELECT {part.format(1)} AS first, {part.format(2)} AS last FROM ({each})"
@@ -164,6 +175,21 @@ def target_name(table: Table) -> str:
 def sign_of(table: Table) -> str:
     """The quoted column of a target that is 1 for a state and -1 for its cancel."""
     return identifier(table.sign)
+
+
+def signed(table: Table) -> str:
+    """SQL for how often a stored row counts: its sign, or once where there is none. Of the rows of `net_rows`."""
+    return f"toInt64({sign_of(table)})" if table.collapses else "toInt64(1)"
+
+
+def seen(table: Table) -> str:
+    """The target as its readers should read it, for a FROM: with FINAL, except where every row counts as it is."""
+    return target_name(table) if table.target.engine == TargetEngine.PLAIN else f"{target_name(table)} FINAL"
+
+
+def net_rows(table: Table) -> str:
+    """The target for a FROM whose rows, each counted as `signed` says, are its net state."""
+    return target_name(table) if table.collapses else seen(table)
 
 
 def key_text(table: Table) -> str:

@@ -17,10 +17,11 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
 from backfill_platform.adapters.clickhouse.schema import target_statement
-from backfill_platform.adapters.clickhouse.sql import names, row_hash, target_name, within
+from backfill_platform.adapters.clickhouse.sql import names, row_hash, seen, signed, target_name, within
+from backfill_platform.adapters.clickhouse.sql import net_rows as stored_rows
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.tables import Column, Layer, Partitioning, Table
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetEngine, TargetTable
 
 SIGN = "sign"
 Row = dict[str, Any]
@@ -85,6 +86,13 @@ KINDS: dict[str, tuple[Change, ...]] = {
     "insert, versioned, with a view": (VERSIONED, REMEMBERS),
 }
 
+# Ways a target may be made that take no cancels.
+OTHER_ENGINES: dict[str, TargetTable] = {
+    "replacing, marked": TargetTable(engine=TargetEngine.REPLACING, deleted="gone"),
+    "replacing": TargetTable(engine=TargetEngine.REPLACING),
+    "plain": TargetTable(engine=TargetEngine.PLAIN),
+}
+
 
 def visit(hour: datetime, visitor: str, **values: Any) -> Row:
     """A visit; give what differs from an ordinary one."""
@@ -112,8 +120,8 @@ def create_as(warehouse: Warehouse, table: Table, *changes: Change) -> None:
 
 
 def create_kind(warehouse: Warehouse, table: Table, kind: str) -> None:
-    """Create a target of one of KINDS; with its view, which adds up pages by hour."""
-    create_as(warehouse, table, *KINDS[kind])
+    """Create a target of one of KINDS or OTHER_ENGINES; with its view, which adds up pages by hour."""
+    create_as(warehouse, table, *KINDS.get(kind, ()))
     if "view" in kind:
         totals = f"transformed.{table.name}_totals"
         for statement in (
@@ -197,11 +205,12 @@ def statuses(results: Mapping[datetime, HourPublish]) -> dict[datetime, str]:
     return {hour: str(result.status) for hour, result in results.items()}
 
 
-def write_live(warehouse: Warehouse, table: Table, rows: Iterable[Row], sign: int = 1, **more: int) -> None:
+def write_live(warehouse: Warehouse, table: Table, rows: Iterable[Row], sign: int = 1, **more: Any) -> None:
     """What a live writer does: an insert of its own into the target; `more` are columns with one value for all rows."""
     database, name = table.path
-    columns = (*table.column_names, SIGN, *more)
-    data = [[*(row[column] for column in table.column_names), sign, *more.values()] for row in rows]
+    others = {SIGN: sign, **more} if table.collapses else more
+    columns = (*table.column_names, *others)
+    data = [[*(row[column] for column in table.column_names), *others.values()] for row in rows]
     warehouse.insert_rows(database, name, columns, data, settings={"optimize_on_insert": 0}, doing="writing live")
 
 
@@ -215,10 +224,14 @@ def as_counter(rows: Iterable[Row]) -> Counter[tuple[Any, ...]]:
 
 
 def net_rows(warehouse: Warehouse, table: Table, source: str | None = None) -> Counter[tuple[Any, ...]]:
-    """Every row whose signs do not add up to zero, with their sum; a cancel without its state counts negative."""
+    """Every row whose signs do not add up to zero, with their sum; a cancel without its state counts negative.
+
+    Of a table without signs: every row that a reader sees, with how often it is there.
+    """
     columns = names(table.column_names)
+    sign = table.sign if source else signed(table)
     rows = warehouse.rows(
-        f"SELECT {columns}, sum({SIGN}) AS __net FROM {source or target_name(table)} GROUP BY {columns} HAVING __net != 0",
+        f"SELECT {columns}, sum({sign}) AS __net FROM {source or stored_rows(table)} GROUP BY {columns} HAVING __net != 0",
         doing="reading the net state",
     )
     return Counter({exact(row): net for *row, net in rows})
@@ -226,7 +239,7 @@ def net_rows(warehouse: Warehouse, table: Table, source: str | None = None) -> C
 
 def final_rows(warehouse: Warehouse, table: Table) -> Counter[tuple[Any, ...]]:
     """What a reader with FINAL sees."""
-    sql = f"SELECT {names(table.column_names)} FROM {target_name(table)} FINAL"
+    sql = f"SELECT {names(table.column_names)} FROM {seen(table)}"
     return Counter(exact(row) for row in warehouse.rows(sql, doing="reading FINAL"))
 
 
@@ -234,8 +247,8 @@ def outside(warehouse: Warehouse, table: Table, hours: Collection[datetime]) -> 
     """How many rows, cancels included, are stored outside the hours, and their fingerprint."""
     where = within(table, hours)
     ((raw, rows, hash_),) = warehouse.rows(
-        f"SELECT count(), sum(toInt64({SIGN})), sum(toInt64({SIGN}) * reinterpretAsInt64({row_hash(table)})) "
-        f"FROM {target_name(table)} WHERE NOT {where.sql}",
+        f"SELECT count(), sum({signed(table)}), sum({signed(table)} * reinterpretAsInt64({row_hash(table)})) "
+        f"FROM {stored_rows(table)} WHERE NOT {where.sql}",
         parameters=where.parameters,
         doing="reading what must not change",
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from backfill_platform.adapters.clickhouse.column_types import hashed, total
 from backfill_platform.adapters.clickhouse.publishing.staging import OWNER, Staging
+from backfill_platform.adapters.clickhouse.publishing.versions import next_version
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
     hour_from,
@@ -24,7 +25,6 @@ from backfill_platform.adapters.clickhouse.sql import (
     hour_of,
     hour_start,
     identifier,
-    literal,
     names,
     of_tenants,
     qualified,
@@ -35,9 +35,8 @@ from backfill_platform.adapters.clickhouse.sql import (
     within,
 )
 from backfill_platform.domain.fingerprint import Fingerprint
-from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Column, Table
-from backfill_platform.errors import PreconditionError, WarehouseError
+from backfill_platform.errors import WarehouseError
 
 # One INSERT, one block, one part per partition; nothing collapsed, delayed or reordered on the way.
 DELTA_SETTINGS: Mapping[str, str | int] = {
@@ -153,11 +152,10 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
     columns, keys = names(table.stored_names), names(sorting_key(table))
     desired, into = f"{staging.desired} AS __desired", columns
     if version:
-        latest = f"toInt128(max({identifier(version)})) AS __latest"
+        latest = f"max({identifier(version)}) AS __latest"
         stored = f"SELECT {keys}, {latest} FROM {target_name(table)} WHERE {where.sql} GROUP BY {keys}"
         desired += f" LEFT JOIN ({stored}) AS __stored USING ({keys})"
-        next_version = f"accurateCast(__latest + 1, {literal(staging.target.version_type)})"
-        columns, into = f"{columns}, {next_version}", f"{columns}, {identifier(version)}"
+        columns, into = f"{columns}, {next_version(staging.target, '__latest')}", f"{columns}, {identifier(version)}"
     staging.warehouse.command(
         f"INSERT INTO {staging.delta} ({into}, {sign_of(table)}) SELECT {columns}, 1 FROM {desired} WHERE {where.sql} "
         f"AND {_differs(staging, hours)}",
@@ -166,26 +164,6 @@ def write_states(staging: Staging, hours: Collection[datetime]) -> None:
         query_id=staging.query_id("states"),
         doing=f"writing the states for {table}",
     )
-
-
-def exhausted(staging: Staging, hours: Collection[datetime]) -> dict[datetime, PreconditionError]:
-    """The hours of a versioned target that hold the highest version of its type, with the refusal: no version comes next."""
-    table, version = staging.table, identifier(staging.target.version or "")
-    where = within(table, hours)
-    bits, signed = int(staging.target.version_type[-2:]), staging.target.version_type.startswith("Int")
-    rows = staging.warehouse.rows(
-        f"SELECT {hour_number(table)} AS __hour FROM {target_name(table)} WHERE {where.sql} GROUP BY __hour "
-        f"HAVING max({version}) = {2 ** (bits - signed) - 1}",
-        parameters=where.parameters,
-        doing=f"looking for the last version of {table}",
-    )
-    return {
-        hour_from(number): PreconditionError(
-            f"{table} {format_hour(hour_from(number))}: a row has the highest {staging.target.version_type} as its version, so "
-            "no state can come after it; write that row again with a lower version"
-        )
-        for (number,) in rows
-    }
 
 
 def _differs(staging: Staging, hours: Collection[datetime]) -> str:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.sql import qualified, range_rows
+from backfill_platform.adapters.clickhouse.sql import qualified, span_rows
 from backfill_platform.adapters.clickhouse.state.ledger import BOOKKEEPING_DATABASE
 from backfill_platform.domain.hours import HourRange, format_hour, merge_hours
 from backfill_platform.domain.tables import Table
@@ -67,15 +67,15 @@ _SETTINGS = {"async_insert": 0, "insert_deduplicate": 0}
 class Lease:
     """The hours of a target, leased by one attempt from `take` to `release`, while `renewed`.
 
-    `holder` begins with the name of the attempt: a repair that runs again under its name takes over from itself at once.
-    An exclusive lease waits up to `patience` seconds for other holders: by default longer than the lease of a dead one lasts.
+    `holder` begins with the name of the attempt: a repair that runs again under its name takes over from itself at once. An
+    exclusive lease waits up to `patience` seconds for other holders: by default longer than the lease of a dead one lasts.
     """
 
     def __init__(
         self,
         warehouse: Warehouse,
         table: Table,
-        hours: Collection[datetime],
+        hours: Collection[datetime] | HourRange,
         *,
         attempt: str,
         token: str,
@@ -90,8 +90,8 @@ class Lease:
         self._exclusive = exclusive
         self._seconds = seconds
         self._patience = seconds + 5 if patience is None else patience
-        self._hours = sorted(hours)
-        self._ranges = [(int(span.start.timestamp()), int(span.end.timestamp())) for span in merge_hours(hours)]
+        self._spans = (hours,) if isinstance(hours, HourRange) else merge_hours(hours)
+        self._ranges = [(int(span.start.timestamp()), int(span.end.timestamp())) for span in self._spans]
 
     def take(self) -> None:
         """Take the lease. Raises HourLeased, naming the holder, when another attempt has an hour for longer than `patience`."""
@@ -155,14 +155,14 @@ class Lease:
             if not (self._exclusive and exclusive and overlaps) or holder == self.holder:
                 continue
             if holder.rpartition("_")[0] == self._attempt:
-                self._write(_RELEASE, holder=holder, hours=HourRange(_utc(start), _utc(end)))
+                self._write(_RELEASE, holder=holder, spans=(HourRange(_utc(start), _utc(end)),))
             else:
                 others.append((holder, until, _utc(start), _utc(end)))
         return others
 
-    def _write(self, statement: str, *, holder: str = "", hours: Iterable[datetime] | None = None) -> None:
+    def _write(self, statement: str, *, holder: str = "", spans: Iterable[HourRange] | None = None) -> None:
         self._warehouse.command(
-            statement if statement == _RENEW else f"{statement} ({range_rows(hours or self._hours)})",
+            statement if statement == _RENEW else f"{statement} ({span_rows(spans or self._spans)})",
             parameters={
                 "target": str(self._table),
                 "holder": holder or self.holder,

@@ -26,12 +26,13 @@ from backfill_platform.adapters.clickhouse.sql import (
     key_text,
     literal,
     names,
+    net_rows,
     qualified,
     row_hash,
     row_identity,
     sign_of,
+    signed,
     sorting_key,
-    target_name,
     within,
 )
 from backfill_platform.domain.hours import format_hour
@@ -88,7 +89,7 @@ def keep_foreign_rows(staging: Staging, hours: Collection[datetime], *, desired:
     # What is there counts once, what is desired is taken away: rows that are as desired vanish.
     row = row_identity(table)
     sides = (
-        f"SELECT {columns}, {row} AS __row, toInt64({sign_of(table)}) AS __net FROM {target_name(table)} WHERE {where.sql} "
+        f"SELECT {columns}, {row} AS __row, {signed(table)} AS __net FROM {net_rows(table)} WHERE {where.sql} "
         f"UNION ALL SELECT {columns}, {row}, -1 FROM {desired} WHERE {where.sql}"
     )
     any_of = ", ".join(f"any({identifier(name)})" for name in table.stored_names)
@@ -112,7 +113,7 @@ def foreign_rows(staging: Staging, hours: Collection[datetime]) -> Mapping[datet
         return found
     where, keys, identity = within(table, hours), names(sorting_key(table)), row_identity(table)
     sign = sign_of(table)
-    net = f"SELECT {identity} FROM {target_name(table)} WHERE {where.sql} GROUP BY {identity} HAVING sum(toInt64({sign}))"
+    net = f"SELECT {identity} FROM {net_rows(table)} WHERE {where.sql} GROUP BY {identity} HAVING sum({signed(table)})"
     desired = f"{identity} IN (SELECT {identity} FROM {staging.desired})"
     removed = f"{sign} = 1 AND {identity} IN ({net} > 0) AND NOT {desired}"
     # A cancel without a state: its key would be written again, whatever the row.
@@ -175,7 +176,7 @@ def _settle_patch(staging: Staging, name: str, patch_name: str) -> None:
                 settings={"mutations_sync": 2},
                 doing=f"settling a patch of {table}",
             )
-        staging.create_like_target(patch, if_absent=True)
+        staging.create_delta(patch, if_absent=True)
         warehouse.command(
             f"ALTER TABLE {claimed} MOVE PARTITION ID {literal(partition)} TO TABLE {patch}",
             doing=f"settling a patch of {table}",

@@ -23,9 +23,9 @@ from backfill_platform.adapters.clickhouse.sql import (
     of_tenants,
     qualified,
     row_hash,
+    seen,
     sign_of,
     sorting_key,
-    target_name,
     within,
 )
 from backfill_platform.domain.tables import Table
@@ -58,7 +58,7 @@ def keep_patch(staging: Staging) -> None:
     """
     warehouse, table = staging.warehouse, staging.table
     patch = staging.pending_patch
-    staging.create_like_target(patch, again=True)
+    staging.create_delta(patch, again=True)
     warehouse.command(
         f"ALTER TABLE {patch} ATTACH PARTITION ALL FROM {staging.delta}",
         doing=f"keeping the patch of {table} (when the staging table is gone, a newer attempt has taken over)",
@@ -77,7 +77,7 @@ def confirm_patch(staging: Staging) -> None:
 
 def confirm_partition(staging: Staging, partition: str) -> None:
     """Make one partition of the stored delta part of the patch, now that it is published."""
-    staging.create_like_target(staging.patch, if_absent=True)
+    staging.create_delta(staging.patch, if_absent=True)
     staging.warehouse.command(
         f"ALTER TABLE {staging.pending_patch} MOVE PARTITION ID {literal(partition)} TO TABLE {staging.patch}",
         doing=f"confirming the patch of {staging.table}",
@@ -159,7 +159,8 @@ def undoable(
 def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], tenant: str | None = None) -> None:
     """Fill the desired rows of a staging with the hours as they should be after the undo of `attempt`, for one tenant or all.
 
-    These are the stored rows without those that the patch wrote and that are unchanged, plus the rows that it cancelled.
+    These are the stored rows without those that the patch wrote and that are unchanged, plus the rows that it cancelled; of
+    rows that a table without keys had twice, one.
     """
     table = staging.table
     where, columns, keys = within(table, hours), names(table.stored_names), names(sorting_key(table))
@@ -169,7 +170,7 @@ def load_undone(staging: Staging, attempt: str, hours: Collection[datetime], ten
     staging.warehouse.command(
         f"INSERT INTO {staging.desired} ({columns}) "
         f"SELECT {columns} FROM ({staging.target.stored(where.sql)}) WHERE ({keys}) NOT IN ({ours}) "
-        f"UNION ALL SELECT {columns} FROM {patch} "
+        f"UNION ALL SELECT {'' if table.collapses else 'DISTINCT '}{columns} FROM {patch} "
         f"WHERE {where.sql} AND {sign_of(table)} = -1 AND ({keys}) IN ({ours})",
         parameters=undone.parameters,
         settings=DELTA_SETTINGS,
@@ -194,7 +195,7 @@ def _ours(table: Table, patch: str, where: str) -> str:
         f"SELECT {keys}, countIf({sign_of(table)} = 1) AS __writes, anyIf({hash_}, {sign_of(table)} = 1) AS __written "
         f"FROM {patch} WHERE {where} GROUP BY {keys}"
     )
-    stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {target_name(table)} FINAL WHERE {where}"
+    stored = f"SELECT {keys}, 1 AS __there, {hash_} AS __stored FROM {seen(table)} WHERE {where}"
     return (
         f"SELECT {keys} FROM ({written}) AS __patch LEFT JOIN ({stored}) AS __now USING ({keys}) "
         "WHERE (__writes > 0 AND __there = 1 AND __written = __stored) OR (__writes = 0 AND __there = 0)"

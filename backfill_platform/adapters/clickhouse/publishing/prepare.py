@@ -14,7 +14,6 @@ from backfill_platform.adapters.clickhouse.consistency import disagreement, inco
 from backfill_platform.adapters.clickhouse.publishing.diff import (
     HourDiff,
     describe,
-    exhausted,
     find_differences,
     merge_parts,
     write_cancels,
@@ -22,7 +21,9 @@ from backfill_platform.adapters.clickhouse.publishing.diff import (
 )
 from backfill_platform.adapters.clickhouse.publishing.leftovers import foreign_rows
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
+from backfill_platform.adapters.clickhouse.publishing.versions import exhausted, outdated
 from backfill_platform.adapters.clickhouse.sql import hour_from, hour_number, sign_of, target_name
+from backfill_platform.adapters.clickhouse.target import Mode
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.tables import Table
@@ -128,7 +129,7 @@ def look(
         warehouse.command(f"SYSTEM SYNC REPLICA {target_name(table)}", doing=f"waiting for the replica of {table} to catch up")
     for _ in range(ROUNDS):
         net = fingerprints.net(warehouse, table, desired.keys())
-        final = fingerprints.final(warehouse, table, desired.keys(), target)
+        final = fingerprints.final(warehouse, table, desired.keys(), target) if table.collapses else net
         differing = {hour: (net[hour], final[hour]) for hour in desired if net[hour] != final[hour]}
         # The difference may come from a write between the two readings.
         if fingerprints.net(warehouse, table, differing) == {hour: net[hour] for hour in differing}:
@@ -180,7 +181,9 @@ def stage_delta(staging: Staging, results: Mapping[datetime, HourPublish], on_st
     for _ in range(ROUNDS):
         hours = to_publish(results)
         _write_delta(staging, [results[hour] for hour in hours], on_step)
-        failed = _prove(staging, results, hours)
+        failed: dict[datetime, BackfillError] = {**_prove(staging, results, hours)}
+        if hours and staging.target.declared_version and staging.target.mode is not Mode.REPLACE:
+            failed |= outdated(staging, hours)
         on_step("proven")
         if not failed:
             return results

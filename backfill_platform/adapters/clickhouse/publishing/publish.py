@@ -13,7 +13,7 @@ already as desired, and publishes the rest. Never repeat an ATTACH: it would pub
 How a delta is published depends on the target (`preconditions.Mode`). ATTACH shows all of it or nothing; a crash of the server
 during it may leave some partitions published, but never a part of one, because the delta has one part for each partition.
 INSERT publishes one partition after the other, each in one block, or, on servers that sort equal keys unstably, first its
-cancels and then its states.
+cancels and then its states. REPLACE writes whole partitions anew (`replacing`).
 """
 
 import time
@@ -25,7 +25,7 @@ from datetime import datetime
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import TRIES, Row, resend
 from backfill_platform.adapters.clickhouse.consistency import rewrite_partitions
-from backfill_platform.adapters.clickhouse.preconditions import Mode, check_target
+from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.diff import DELTA_SETTINGS
 from backfill_platform.adapters.clickhouse.publishing.leftovers import keep_foreign_rows
 from backfill_platform.adapters.clickhouse.publishing.patches import (
@@ -46,6 +46,7 @@ from backfill_platform.adapters.clickhouse.publishing.prepare import (
     stage_delta,
     to_publish,
 )
+from backfill_platform.adapters.clickhouse.publishing.replacing import replace_partitions, write_newer_rows
 from backfill_platform.adapters.clickhouse.publishing.staging import OnStep, Staging, no_step
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE
 from backfill_platform.adapters.clickhouse.sql import (
@@ -59,6 +60,7 @@ from backfill_platform.adapters.clickhouse.sql import (
     target_name,
     within,
 )
+from backfill_platform.adapters.clickhouse.target import Mode
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.errors import (
     BackfillError,
@@ -122,6 +124,8 @@ def publish(
             if failed:
                 prepared = replace(prepared, hours=stage_delta(staging, results, on_step))
                 continue
+        if staging.table.target.deleted:
+            write_newer_rows(staging)
         late = _last_look(staging, results, on_step)
         if not late:
             return tuple(_publish_and_verify(staging, results, before_inserts, on_step).values())
@@ -234,20 +238,30 @@ def _publish_and_verify(
     staging: Staging, results: Mapping[datetime, HourPublish], before_inserts: Announce, on_step: OnStep
 ) -> dict[datetime, HourPublish]:
     hours = to_publish(results)
+    lost: Mapping[datetime, BackfillError] = {}
     if staging.target.mode is Mode.ATTACH:
         staging.warehouse.command(
-            f"ALTER TABLE {target_name(staging.table)} ATTACH PARTITION ALL FROM {staging.delta}",
+            f"ALTER TABLE {target_name(staging.table)} ATTACH PARTITION ALL FROM {_published_rows(staging)}",
             query_id=staging.query_id("attach"),
             doing=f"publishing to {staging.table} {_TAKEN_OVER}",
         )
         confirm_patch(staging)
         on_step("attached")
+    elif staging.target.mode is Mode.REPLACE:
+        results, lost = replace_partitions(staging, results, on_step)
     else:
         before_inserts([results[hour] for hour in hours])
         results = _insert_partitions(staging, results, on_step)
     verified = _verify(staging, {hour: results[hour] for hour in to_publish(results)})
     on_step("verified")
+    for hour, error in lost.items():
+        verified[hour] = replace(verified[hour], status=Status.UNVERIFIED, error=error)
     return {**results, **verified}
+
+
+def _published_rows(staging: Staging) -> str:
+    """The quoted table of what is added to the target: the delta, or what it comes to where the target has no signs."""
+    return staging.delta if staging.table.collapses else staging.rewritten
 
 
 def _insert_partitions(
@@ -286,6 +300,7 @@ def _written(staging: Staging, partition: str, results: Mapping[datetime, HourPu
 def _inserts(staging: Staging) -> dict[str, list[tuple[str, str]]]:
     """The statements that insert each partition of the delta, in order, and the token of each."""
     table, version = staging.table, staging.target.version
+    last = table.sign if table.collapses else table.target.deleted
     sign = sign_of(table)
     parts = staging.warehouse.rows(
         "SELECT DISTINCT partition_id FROM system.parts WHERE database = {database:String} AND table = {table:String} "
@@ -293,13 +308,13 @@ def _inserts(staging: Staging) -> dict[str, list[tuple[str, str]]]:
         parameters={"database": STAGING_DATABASE, "table": staging.delta_name},
         doing=f"looking for the partitions of the delta for {table}",
     )
-    columns = names([*staging.target.copied, table.sign])
-    order = names([*sorting_key(table), *([version] if version else []), table.sign])
+    columns = names([*staging.target.copied, last])
+    order = names([*sorting_key(table), *([version] if version else []), last])
     together = {"delta": "1"} if staging.target.one_block else {"cancels": f"{sign} = -1", "states": f"{sign} = 1"}
     return {
         partition: [
             (
-                f"INSERT INTO {target_name(table)} ({columns}) SELECT {columns} FROM {staging.delta} "
+                f"INSERT INTO {target_name(table)} ({columns}) SELECT {columns} FROM {_published_rows(staging)} "
                 f"WHERE _partition_id = {literal(partition)} AND {rows} ORDER BY {order}",
                 f"{staging.lease.holder}:{partition}:{what}",
             )
@@ -337,7 +352,7 @@ def _verify(staging: Staging, results: Mapping[datetime, HourPublish]) -> dict[d
     """Compare what is stored now with what should be; keep the staging tables when it differs."""
     table, warehouse = staging.table, staging.warehouse
     after = fingerprints.net(warehouse, table, results.keys())
-    final = fingerprints.final(warehouse, table, results.keys(), staging.target)
+    final = fingerprints.final(warehouse, table, results.keys(), staging.target) if table.collapses else after
     verified = {}
     for hour, result in results.items():
         if after[hour] == final[hour] == result.desired:

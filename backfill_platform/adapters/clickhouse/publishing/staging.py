@@ -2,7 +2,8 @@
 
 `desired` is a plain MergeTree without partitions, not a copy of the target: a collapsing table would merge duplicates away
 before they are counted, and a TTL copied from the target would drop rows. `delta` is created `AS` the target, because its
-parts are attached to it.
+parts are attached to it; where the target does not collapse, it has a sign besides, and what is published is made from it
+(`rows`).
 
 An attempt starts by taking the lease of its hours, settling what attempts without a lease have published (`leftovers`), and
 dropping their staging tables. `DROP ...
@@ -24,7 +25,7 @@ from typing import Any
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.column_types import converted, file_structure, needs_conversion
-from backfill_platform.adapters.clickhouse.preconditions import Target, check_target
+from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
 from backfill_platform.adapters.clickhouse.publishing.leftovers import began_to_publish, settle
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
@@ -35,6 +36,7 @@ from backfill_platform.adapters.clickhouse.schema import (
     database_statement,
 )
 from backfill_platform.adapters.clickhouse.sql import (
+    EVERY_HOUR,
     FILE_SETTINGS,
     files_source,
     hour_from,
@@ -45,11 +47,13 @@ from backfill_platform.adapters.clickhouse.sql import (
     names,
     of_tenants,
     qualified,
+    sign_of,
     sorting_key,
     target_name,
     within,
 )
-from backfill_platform.domain.hours import format_hour
+from backfill_platform.adapters.clickhouse.target import Mode, Target
+from backfill_platform.domain.hours import HourRange, format_hour
 from backfill_platform.domain.tables import Table
 from backfill_platform.errors import BackfillError, CheckFailed, UsageError
 
@@ -81,11 +85,13 @@ class Staging:
     """The staging tables of one attempt at hours of a target; `with Staging(...) as staging:` creates and drops them.
 
     `exclusive` attempts may publish: there is one at a time for each hour. Dry runs (`exclusive=False`) wait for nobody.
-    With `rewrites_partitions` the attempt also leases the other hours of its partitions.
+    With `rewrites_partitions`, or where every publish replaces partitions, the attempt also leases the other hours of its
+    partitions; where it is unknown which these are, all hours.
     `keep()` leaves the tables for inspection; the next attempt at the target drops them.
     """
 
     target: Target  # set by `open`
+    lease: Lease  # the same
 
     def __init__(
         self,
@@ -108,11 +114,9 @@ class Staging:
         self.exclusive = exclusive
         # Of two processes of one attempt, the later one has the greater token: their patches are undone in that order.
         self.token = f"{time.time_ns() // 1_000_000:011x}{uuid.uuid4().hex[:4]}"
-        leased = table.partition_hours(self.hours) if rewrites_partitions else self.hours
-        self.lease = Lease(
-            warehouse, table, leased, attempt=attempt, token=self.token, exclusive=exclusive, seconds=lease_seconds
-        )
-        self.patch_name = f"{table.layer}_{table.name}_{self.lease.holder}"
+        self.patch_name = f"{table.layer}_{table.name}_{attempt}_{self.token}"
+        self._rewrites_partitions = rewrites_partitions
+        self._lease_seconds = lease_seconds
         self._prefix = f"__bf_{self.patch_name}"
         self.delta_name = f"{self._prefix}_delta"
         self.rewritten_name = f"{self._prefix}_rewritten"
@@ -132,7 +136,7 @@ class Staging:
 
     @property
     def delta(self) -> str:
-        """The quoted table of cancels and states, structured like the target."""
+        """The quoted table of cancels and states."""
         return qualified(STAGING_DATABASE, self.delta_name)
 
     @property
@@ -147,7 +151,7 @@ class Staging:
 
     @property
     def rewritten(self) -> str:
-        """The quoted table of whole partitions, rewritten without their inconsistencies."""
+        """The quoted table, structured like the target, of what replaces its partitions or is added to it besides a delta."""
         return qualified(STAGING_DATABASE, self.rewritten_name)
 
     @property
@@ -187,6 +191,7 @@ class Staging:
         Raises PreconditionError when the target cannot be repaired safely, HourLeased while another attempt has the hours.
         """
         self.target = check_target(self.warehouse, self.table)
+        self.lease = self._lease()
         self.lease.take()
         self._on_step("leased")
         self.warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
@@ -209,9 +214,46 @@ class Staging:
             f"ENGINE = MergeTree ORDER BY {OWNER} COMMENT {literal(str(self.table))}",
             doing=f"creating the staging tables of {self.table}",
         )
-        for name in (self.delta, self.earlier, self.rewritten):
-            self.create_like_target(name)
+        for name in (self.delta, self.earlier):
+            self.create_delta(name)
+        self.create_like_target(self.rewritten)
         self._on_step("created")
+
+    def _lease(self) -> Lease:
+        replaces = self.target.mode is Mode.REPLACE
+        hours: Collection[datetime] | HourRange = self.hours
+        if replaces and not self.target.rewritable:
+            hours = EVERY_HOUR
+        elif replaces or self._rewrites_partitions:
+            hours = self.table.partition_hours(self.hours)
+        return Lease(
+            self.warehouse,
+            self.table,
+            hours,
+            attempt=self.attempt,
+            token=self.token,
+            exclusive=self.exclusive,
+            seconds=self._lease_seconds,
+        )
+
+    def create_delta(self, name: str, *, again: bool = False, if_absent: bool = False) -> None:
+        """Create a table of cancels and states: like the target where that collapses, else with a sign besides its columns.
+
+        Its partitions are those of the target, and can be attached to another such table. `again` and `if_absent` are as in
+        `create_like_target`.
+        """
+        if self.table.collapses:
+            self.create_like_target(name, again=again, if_absent=if_absent)
+            return
+        if again:
+            self.warehouse.drop(name, doing=f"emptying a staging table of {self.table}")
+        keys, doing = names(sorting_key(self.table)), f"creating the staging tables of {self.table}"
+        self.warehouse.command(
+            f"CREATE TABLE {'IF NOT EXISTS ' * if_absent}{name} AS {target_name(self.table)} ENGINE = MergeTree "
+            f"{self.target.by_partition}ORDER BY ({keys}) SETTINGS allow_nullable_key = 1 COMMENT {literal(str(self.table))}",
+            doing=doing,
+        )
+        self.warehouse.command(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {sign_of(self.table)} Int8", doing=doing)
 
     def create_like_target(self, name: str, *, again: bool = False, if_absent: bool = False) -> None:
         """Create a table whose partitions can be attached to the target, or inserted into it; never a replicated one.

@@ -11,17 +11,18 @@ import pytest
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import Mode, check_target
+from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.patches import drop_patches, load_undone, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging, fence
 from backfill_platform.adapters.clickhouse.schema import create_target
-from backfill_platform.adapters.clickhouse.sql import names, target_name
+from backfill_platform.adapters.clickhouse.sql import names, seen, target_name
+from backfill_platform.adapters.clickhouse.target import Mode
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.fingerprint import EMPTY
 from backfill_platform.domain.hours import HOUR
-from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable
+from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetEngine, TargetTable
 from backfill_platform.errors import CheckFailed, InconsistentHour
 from backfill_platform_tests.adapters.clickhouse.visits import TEN, attempt
 
@@ -54,14 +55,18 @@ class Kind:
     expression: str = ""
     partitioning: Partitioning = Partitioning.DAY
     rewritable: bool = True
+    deleted: str = ""
 
     def declared(self) -> Table:
-        target = TargetTable(f"shop_{uuid.uuid4().hex[:6]}", "Sessions of v2", self.sign, self.expression)
+        engine = TargetEngine(self.engine.partition("(")[0].removeprefix("Versioned"))
+        place = f"shop_{uuid.uuid4().hex[:6]}"
+        target = TargetTable(place, "Sessions of v2", self.sign, self.expression, engine, self.deleted)
         columns = tuple(replace(one, stored_as=self.stored_as) if one.name == "hour" else one for one in COLUMNS)
         return replace(PLAIN, columns=columns, target=target, partitioning=self.partitioning)
 
     def statement(self, table: Table) -> str:
-        columns = ", ".join(filter(None, [self.hour, _USUAL, self.more, f"`{self.sign}` Int8"]))
+        sign = f"`{self.sign}` Int8" if table.collapses else ""
+        columns = ", ".join(filter(None, [self.hour, _USUAL, self.more, sign]))
         partition = f"PARTITION BY {self.partition}" if self.partition else ""
         remembers = "SETTINGS non_replicated_deduplication_window = 1000"
         clauses = f"ENGINE = {self.engine} {partition} ORDER BY ({self.order}) {remembers}"
@@ -90,7 +95,26 @@ KINDS = {
         "", order="started, tenant, user", partition="toDate(started, 'Asia/Kolkata')", expression="toStartOfHour(started)",
         rewritable=False,
     ),
+    "replacing": Kind(engine="ReplacingMergeTree"),
+    "replacing, versioned": Kind(more="v Int16", engine="ReplacingMergeTree(v)", order="tenant, hour, user, started"),
+    "replacing, by tenant": Kind(engine="ReplacingMergeTree", partition="tenant", rewritable=False),
+    "replacing, marked": Kind(more="v UInt64, gone UInt8", engine="ReplacingMergeTree(v, gone)", deleted="gone"),
+    "replacing, marked, at a time": Kind(
+        more="at DateTime64(3) DEFAULT now64(3), gone UInt8, more Int64 DEFAULT pages * 3",
+        engine="ReplacingMergeTree(at, gone)",
+        deleted="gone", order="tenant, user, hour, started, pages", partition="",
+        rewritable=False,
+    ),
+    "plain": Kind(engine="MergeTree", order="user", more="note_length Nullable(UInt64) MATERIALIZED length(note)"),
+    "plain, by hour": Kind("hour DateTime('UTC')", stored_as="DateTime('UTC')", engine="MergeTree", order="tuple()",
+        partition="toStartOfHour(hour)", partitioning=Partitioning.HOUR),
+    "plain, by what changes": Kind(engine="MergeTree", order="pages", partition="pages % 2", rewritable=False),
+    "plain, no partitions": Kind(
+        "", engine="MergeTree", order="started", partition="", expression="started", rewritable=False,
+        more="loaded_at DateTime64(6) DEFAULT now64(6)",
+    ),
 }  # fmt: skip
+COLLAPSING = {name: kind for name, kind in KINDS.items() if kind.declared().collapses}
 
 
 @pytest.fixture(
@@ -114,7 +138,8 @@ def made(warehouse: Warehouse, kind: Kind, table: Table, view: bool = False) -> 
     if view:
         warehouse.command(
             f"CREATE MATERIALIZED VIEW {database}.totals ENGINE = SummingMergeTree ORDER BY tenant "
-            f"AS SELECT tenant, sum(pages * {kind.sign}) AS pages FROM {target_name(table)} GROUP BY tenant",
+            f"AS SELECT tenant, sum(pages * {kind.sign if table.collapses else 1}) AS pages FROM {target_name(table)} "
+            "GROUP BY tenant",
             doing="preparing",
         )
     write(warehouse, table, OLD)
@@ -136,14 +161,18 @@ NEW += [session(hour, "c", 50) for hour in HOURS]
 
 def write(warehouse: Warehouse, table: Table, rows: Sequence[Row], sign: int = 1) -> None:
     database, name = table.stored_in
-    columns = (*table.stored_names, table.sign)
-    data = [[*(row[column] for column in table.stored_names), sign] for row in rows]
+    signs = {table.sign: sign} if table.collapses else {}
+    columns = (*table.stored_names, *signs)
+    data = [[*(row[column] for column in table.stored_names), *signs.values()] for row in rows]
     warehouse.insert_rows(database, name, columns, data, settings={"optimize_on_insert": 0}, doing="writing live")
 
 
 def lose(warehouse: Warehouse, table: Table, user: int) -> None:
-    """Cancel the rows of a user, as a writer of the table would."""
+    """Remove the rows of a user, as a writer of the table would."""
     target = check_target(warehouse, table)
+    if not table.collapses:
+        warehouse.command(f"DELETE FROM {target_name(table)} WHERE user = {user}", doing="damaging")
+        return
     warehouse.command(
         f"INSERT INTO {target_name(table)} ({names(target.copied)}, {table.sign}) "
         f"SELECT {names(target.copied)}, -1 FROM ({target.stored(f'user = {user}')})",
@@ -162,6 +191,8 @@ def repaired(warehouse: Warehouse, table: Table, rows: Sequence[Row], **options:
 
 def held(warehouse: Warehouse, table: Table, *, final: bool) -> Counter[tuple[Any, ...]]:
     columns = names(table.stored_names)
+    if not table.collapses:
+        return Counter(warehouse.rows(f"SELECT {columns} FROM {seen(table)}", doing="reading"))
     if final:
         version = check_target(warehouse, table).version
         latest = f"WHERE {table.sign} = 1 ORDER BY {version} DESC LIMIT 1 BY tenant, user, started" if version else ""
@@ -179,7 +210,7 @@ def assert_holds(warehouse: Warehouse, table: Table, rows: Sequence[Row], *, vie
         assert held(warehouse, table, final=False) == wanted
         assert held(warehouse, table, final=True) == wanted
         warehouse.command(f"OPTIMIZE TABLE {target_name(table)} FINAL", doing="merging")
-    if views and check_target(warehouse, table).views:
+    if views and table.collapses and check_target(warehouse, table).views:
         totals = warehouse.rows(f"SELECT tenant, sum(pages) FROM {table.stored_in[0]}.totals GROUP BY tenant", doing="looking")
         pages: Counter[str] = Counter()
         for row in rows:
@@ -214,10 +245,13 @@ def test_hours_are_counted_in_utc_whatever_the_zone_of_the_table(warehouse: Ware
     assert net[TEN - HOUR] == EMPTY
 
 
-def test_an_inconsistent_hour_is_rewritten_where_its_partition_is_known(
-    warehouse: Warehouse, existing: tuple[Kind, Table]
-) -> None:
-    kind, table = existing
+@pytest.mark.parametrize("name", COLLAPSING)
+def test_an_inconsistent_hour_is_rewritten_where_its_partition_is_known(warehouse: Warehouse, name: str) -> None:
+    for kind, table in made(warehouse, COLLAPSING[name], COLLAPSING[name].declared()):
+        rewrites_inconsistent(warehouse, kind, table)
+
+
+def rewrites_inconsistent(warehouse: Warehouse, kind: Kind, table: Table) -> None:
     write(warehouse, table, [session(HOURS[0], "q", 3)], sign=-1)
     assert "refused" in repaired(warehouse, table, NEW)[0]
     status, _ = repaired(warehouse, table, NEW, rewrite_inconsistent=True)
@@ -272,7 +306,8 @@ def test_the_hours_of_a_partition_are_those_of_clickhouse(warehouse: Warehouse, 
 
 def test_the_mode_follows_the_views(warehouse: Warehouse, existing: tuple[Kind, Table]) -> None:
     target = check_target(warehouse, existing[1])
-    assert target.mode is (Mode.INSERT if target.views else Mode.ATTACH)
+    added = Mode.INSERT if target.views else Mode.ATTACH
+    assert target.mode is (Mode.REPLACE if target.table.target.replaces_partitions else added)
 
 
 DAILY = (

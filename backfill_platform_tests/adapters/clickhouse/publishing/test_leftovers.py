@@ -7,24 +7,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing import publish as protocol
+from backfill_platform.adapters.clickhouse.publishing import replacing
 from backfill_platform.adapters.clickhouse.publishing.patches import load_undone, patched_hours, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import HourPublish, prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import target_name
-from backfill_platform.domain.tables import Table
+from backfill_platform.domain.tables import Table, TargetTable
 from backfill_platform.errors import OpenHour, PreconditionError, ProofFailed, WarehouseUnavailable
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
 from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     KINDS,
     MIDNIGHT,
+    OTHER_ENGINES,
     TEN,
     Row,
     as_counter,
@@ -81,10 +84,10 @@ def undo(warehouse: Warehouse, table: Table, name: str) -> int:
     return conflicts
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=[*KINDS, *OTHER_ENGINES])
 def target(request: pytest.FixtureRequest, warehouse: Warehouse, declared: MakeTable) -> Table:
     """A target of each kind that holds BEFORE."""
-    table = declared()
+    table = replace(declared(), target=OTHER_ENGINES.get(request.param, TargetTable()))
     create_kind(warehouse, table, request.param)
     write_live(warehouse, table, BEFORE, **({"version": 1} if "versioned" in request.param else {}))
     return table
@@ -105,6 +108,7 @@ def test_a_publish_that_died_before_its_patch_was_confirmed_is_undone_completely
     with monkeypatch.context() as patched:
         patched.setattr(protocol, "confirm_patch", die)
         patched.setattr(protocol, "confirm_partition", die)
+        patched.setattr(replacing, "confirm_partition", die)
         dying_publish(warehouse, target, name, AFTER, lambda step: False)
     if again.startswith("the same"):
         publish_as(warehouse, target, name, AFTER)

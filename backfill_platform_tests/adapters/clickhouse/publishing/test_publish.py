@@ -28,6 +28,7 @@ from backfill_platform_tests.adapters.clickhouse.visits import (
     ELEVEN,
     LATE,
     MIDNIGHT,
+    OTHER_ENGINES,
     PARTITIONINGS,
     TEN,
     TWELVE,
@@ -309,11 +310,17 @@ ROWS = st.dictionaries(
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("kind", ["collapsing", *OTHER_ENGINES])
 @given(stored=ROWS, desired=ROWS, requested=st.sets(st.sampled_from([TEN, ELEVEN, TWELVE, LATE, MIDNIGHT]), min_size=1))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_stored_rows_become_any_desired_rows(
-    warehouse: Warehouse, visits: Table, stored: list[Row], desired: list[Row], requested: set[datetime]
+    warehouse: Warehouse, visits: Table, kind: str, stored: list[Row], desired: list[Row], requested: set[datetime]
 ) -> None:
+    if kind in OTHER_ENGINES:
+        visits = replace(visits, name=f"{visits.name}_other", target=OTHER_ENGINES[kind])
+        create_target(warehouse, visits)
+    if kind == "plain":
+        stored += stored[:1]
     warehouse.command(f"TRUNCATE TABLE {target_name(visits)}", doing="preparing")
     write_live(warehouse, visits, stored)
     hours = sorted(requested)

@@ -8,12 +8,13 @@ import pytest
 
 from backfill_platform.adapters.clickhouse import client
 from backfill_platform.adapters.clickhouse.client import Warehouse
-from backfill_platform.adapters.clickhouse.preconditions import Mode, Target, check_target
+from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.patches import load_undone, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
 from backfill_platform.adapters.clickhouse.publishing.staging import Staging
 from backfill_platform.adapters.clickhouse.sql import target_name
+from backfill_platform.adapters.clickhouse.target import Mode, Target
 from backfill_platform.domain.tables import Partitioning, Table
 from backfill_platform.errors import PreconditionError, WarehouseUnavailable
 from backfill_platform_tests.adapters.clickhouse.conftest import MakeTable
