@@ -10,6 +10,7 @@ from backfill_platform.cli.init import init
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
 from backfill_platform.cli.maintain import maintain
+from backfill_platform.cli.migrate import migrate
 from backfill_platform.cli.quarantine import quarantine, requeue
 from backfill_platform.cli.recipients import recipients
 from backfill_platform.cli.repair import dry_run, plan, run
@@ -61,6 +62,7 @@ for command in (
     drain,
     handover,
     maintain,
+    migrate,
     recipients,
 ):
     main.add_command(command)

@@ -1,7 +1,7 @@
 """Repairs in this process, as the command line and the demo run them: through Dagster, so that the UI shows them too."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -22,14 +22,16 @@ from backfill_platform.domain.request import RepairRequest
 from backfill_platform.errors import BackfillError, PermanentError
 from backfill_platform.orchestration.dagster_overrides.history_pruning import Pruned, prune_history
 from backfill_platform.orchestration.in_process import dagster_instance, run_in_process, run_undo
-from backfill_platform.orchestration.job_services import now
+from backfill_platform.orchestration.job_services import begin_migration, now
 from backfill_platform.orchestration.jobs.maintenance import keeping, maintenance_asset_key, maintenance_metadata
+from backfill_platform.orchestration.range_concurrency import refuse_runs_at_work
 from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform.orchestration.resources import ignore
 from backfill_platform.orchestration.run_request import REPAIR_TAG, RunRequest
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform.repair.maintain import MaintainedTable, maintain
+from backfill_platform.repair.migrate import Migration, migrate, plan_migration
 from backfill_platform.repair.outcomes import Event, HourOutcome, StepFinished
 from backfill_platform.repair.undo import UndoScope
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
@@ -113,6 +115,18 @@ class Platform:
             raise PermanentError(_error(result))
         done: dict[str, Any] = result.output_for_node(f"{pipeline.name}_undo_op")
         return done
+
+    def plan_migration(self, pipeline: Pipeline, drops: Collection[str]) -> Migration:
+        """What would make the tables of the pipeline as they are declared. Raises UsageError for drops that are declared."""
+        return plan_migration(pipeline, self.lake, self.warehouse, now(), drops)
+
+    def migrate(self, pipeline: Pipeline, drops: Collection[str]) -> Migration:
+        """Make the tables of the pipeline as they are declared, and note it in the ledger; what was done.
+
+        Raises HourLeased while a run of the pipeline is at work, PreconditionError when something is refused.
+        """
+        refuse_runs_at_work(self.instance, pipeline)
+        return migrate(begin_migration(pipeline, requester="command line"), self.lake, self.warehouse, drops)
 
     def maintain(self, pipeline: Pipeline, *, rehearsal: bool, keep_days: int | None) -> list[MaintainedTable]:
         """Remove what the lake tables of the pipeline no longer need, and note it in Dagster; a rehearsal does neither."""

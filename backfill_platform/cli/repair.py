@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from backfill_platform.cli import terminal
+from backfill_platform.cli.following import following_facts, show_following
 from backfill_platform.cli.options import (
     allow_open_hours_option,
     change_limits_option,
@@ -36,6 +37,7 @@ from backfill_platform.settings import Settings, load_settings
 if TYPE_CHECKING:
     from backfill_platform.cli.platform import Platform, RunResult
     from backfill_platform.pipelines.spec import Pipeline
+    from backfill_platform.planning.downstream import Following
     from backfill_platform.planning.repair_plans import RepairPlans, Scope
     from backfill_platform.repair.outcomes import Event
 
@@ -57,6 +59,7 @@ class _Arguments:
     rewrite_inconsistent: bool = False
     allow_open_hours: bool = False
     details: bool = False
+    downstream: bool = False
 
     def scope(self, settings: Settings, *, dry_run: bool = False) -> "tuple[Pipeline, Scope]":
         """The pipeline, and what to repair of it. Raises UsageError for what does not fit together."""
@@ -88,11 +91,16 @@ def plan(**given: Any) -> None:
     arguments, settings = _Arguments(**given), load_settings()
     declared, scope = arguments.scope(settings)
     from backfill_platform.adapters.connections import Connections
+    from backfill_platform.pipelines.registry import load_pipelines
+    from backfill_platform.planning.downstream import follow_all, planned_hours
     from backfill_platform.planning.explain import explain
     from backfill_platform.planning.repair_plans import plan_repair
 
     lake = Connections(settings).lake()
-    planned = plan_repair(declared, lake, scope, datetime.now(UTC))
+    now = datetime.now(UTC)
+    planned = plan_repair(declared, lake, scope, now)
+    hours = planned_hours(planned.plans)
+    following = follow_all(declared, load_pipelines(settings.pipelines).values(), hours, hours, lake, now)
     with warehouse_of(settings) as warehouse:
         explained = [[asdict(step) for step in explain(one, declared, lake, warehouse)] for one in planned.plans]
     if arguments.output != "text":
@@ -106,9 +114,11 @@ def plan(**given: Any) -> None:
             return
         about = {"from": scope.hours.start, "to": scope.hours.end} if planned.impact is None else _impact_facts(planned.impact)
         facts = {"runs": len(planned.plans), "plans": [one.to_document() for one in planned.plans], "steps": steps}
+        facts["following"] = [following_facts(one) for one in following]
         terminal.show_json({"pipeline": declared.name, **about, "tenants": list(arguments.tenants), **facts})
         return
     _show_plans(arguments, planned, explained)
+    show_following(following, "what reads these hours, and is stale if they get other rows")
 
 
 @click.command("dry-run")
@@ -140,6 +150,9 @@ def dry_run(**given: Any) -> None:
 @rewrite_inconsistent_option
 @allow_open_hours_option
 @details_option
+@click.option(
+    "--downstream", is_flag=True, help="then repair also what reads these hours, in other pipelines, where they have changed"
+)
 def run(**given: Any) -> None:
     """Rebuild hours and publish them, as Dagster runs: the UI shows them.
 
@@ -155,6 +168,7 @@ def _walk(settings: Settings, arguments: _Arguments, *, dry_run: bool = False) -
     declared, scope = arguments.scope(settings, dry_run=dry_run)
     request = arguments.request()
     declared.check_change_limits(request.change_limits)
+    from backfill_platform.cli.following import Walk
     from backfill_platform.cli.platform import open_platform
     from backfill_platform.cli.run_output import show_document, show_line, show_results, show_verdict
     from backfill_platform.planning.repair_plans import plan_repair
@@ -168,14 +182,20 @@ def _walk(settings: Settings, arguments: _Arguments, *, dry_run: bool = False) -
         progress.say("opening the lake, the warehouse and Dagster")
         with open_platform(settings) as platform:
             platform.listen = both if arguments.output == "jsonl" else progress
-            planned = plan_repair(declared, platform.lake, scope, datetime.now(UTC))
+            started = datetime.now(UTC)
+            planned = plan_repair(declared, platform.lake, scope, started)
             results = _walk_plans(platform, declared, planned, request, progress)
+            following: tuple[Following, ...] = ()
+            if not dry_run and results and not results[-1].interrupted:
+                walk = Walk(platform, declared, request, started, progress.say)
+                following = walk.follow(planned.plans, results, go_on=arguments.downstream)
     if arguments.output == "json":
-        show_document(results)
+        show_document(results, following)
     elif arguments.output == "jsonl":
-        show_verdict(results)
+        show_verdict(results, following)
     else:
         show_results(results, details=arguments.details)
+        show_following(following, "stale since, because they were computed from what has changed")
         for one in planned.plans[len(results) :]:
             why = "" if results[-1].interrupted else ", because damaged raw hours did not land (--select leaves raw as it is)"
             terminal.show_error(f"not begun{why}: {one.hours}")

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backfill_platform.cli import terminal
+from backfill_platform.cli.following import following_facts
 from backfill_platform.domain.hours import format_hour
 from backfill_platform.domain.plan import AssetPath
 from backfill_platform.repair.outcomes import NEEDS, Event, HourOutcome, StepFinished
@@ -17,6 +18,7 @@ from backfill_platform.reports.words import hours_in_words, more, plural
 
 if TYPE_CHECKING:
     from backfill_platform.cli.platform import RunResult
+    from backfill_platform.planning.downstream import Following
     from backfill_platform.reports.repair_report import AssetReport
 
 _MOST_LINES = 20  # of one table
@@ -37,15 +39,15 @@ def show_results(results: "Iterable[RunResult]", *, details: bool) -> None:
             terminal.show_error(result.error)
 
 
-def show_document(results: "list[RunResult]") -> None:
+def show_document(results: "list[RunResult]", following: "Iterable[Following]" = ()) -> None:
     """All runs as one JSON document."""
     hours = [terminal.outcome_facts(outcome, step.step.node.table) for outcome, step in _outcomes(results)]
-    terminal.show_json({**_verdict(results), "hours": hours})
+    terminal.show_json({**_verdict(results), "hours": hours, "following": [following_facts(one) for one in following]})
 
 
-def show_verdict(results: "list[RunResult]") -> None:
+def show_verdict(results: "list[RunResult]", following: "Iterable[Following]" = ()) -> None:
     """The last of the JSON lines: how the runs ended."""
-    terminal.show_json_line(_verdict(results))
+    terminal.show_json_line({**_verdict(results), "following": [following_facts(one) for one in following]})
 
 
 def show_line(event: Event) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import quarantine_of
 from backfill_platform.adapters.spark.checks import ROWS_VALID, mark_failures
-from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.adapters.spark.reader import stored_rows
 from backfill_platform.adapters.spark.split_rejects import RejectSplit
 from backfill_platform.detection.survey import TableState, survey
 from backfill_platform.domain.gaps import Gap
@@ -100,7 +100,7 @@ def _rules(pipeline: Pipeline, services: Services, node: Node, hours: HourRange,
     lost = {file.hour for file in files if file.uri in gone}
     there = [hour for hour in there if hour not in lost]
     if files := [file for file in files if file.hour not in lost]:
-        rows = services.spark().read.schema(spark_schema(table)).parquet(*(file.uri for file in files))
+        rows = stored_rows(services.spark(), table, [file.uri for file in files])
         marked = mark_failures(rows, rules)
         with RejectSplit(marked, table.hour, F.to_json(F.struct(*table.column_names))) as split:
             audits = judge(split, split.good, table, rules, {})

@@ -123,7 +123,7 @@ def trace_impact(
             if affected[source.table.path].node.reads is None:
                 reached = _from_raw(replace(node, window=source.window), hours, damage, look)
             else:
-                reached = _from_derived(source, hours, affected[source.table.path].hours)
+                reached = reached_from(source, hours, affected[source.table.path].hours)
             why = {**reached, **why}
         affected[node.table.path] = Affected(node, why)
     return Impact(pipeline, damage, tuple(affected.values()))
@@ -179,14 +179,15 @@ def _from_raw(node: Node, hours: HourRange, damage: Damage, look: Look) -> dict[
     return {**why, **own, **following}
 
 
-def _from_derived(source: Input, hours: HourRange, changes: Iterable[datetime]) -> dict[datetime, str]:
+def reached_from(source: Input, hours: HourRange, changes: Iterable[datetime]) -> dict[datetime, str]:
+    """The hours, of those given, that read one of the changed hours of a derived table, each with the reason."""
     why: dict[datetime, str] = {}
     for changed in changes:
         # Rows of a derived table are read by their owning hour, which is an instant.
         reached = source.window.reached_by(changed, changed + _INSTANT).intersect(hours)
         for hour in reached or ():
-            why.setdefault(hour, f"computed from {source.table} of {hour:%Y-%m-%dT%H}" if hour == changed else "")
-            why[hour] = why[hour] or f"its window reaches {source.table} of {changed:%Y-%m-%dT%H}"
+            why.setdefault(hour, f"computed from {source} of {hour:%Y-%m-%dT%H}" if hour == changed else "")
+            why[hour] = why[hour] or f"its window reaches {source} of {changed:%Y-%m-%dT%H}"
     return why
 
 

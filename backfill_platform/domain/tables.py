@@ -48,7 +48,8 @@ class Partitioning(StrEnum):
 class Column:
     """One column. `description` is shown in Dagster and is the comment of the column in ClickHouse.
 
-    `stored_as` is its type in ClickHouse, where that is not the one that its `type` has by itself.
+    `stored_as` is its type in ClickHouse, where that is not the one that its `type` has by itself. `was` are names that it had
+    earlier: files of the lake are never rewritten, and older ones have its values under these.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Column:
     nullable: bool = False
     description: str = ""
     stored_as: str = ""
+    was: tuple[str, ...] = ()
 
     @cached_property
     def stored(self) -> StoredType:
@@ -125,6 +127,7 @@ class Table:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_types()
+        self._check_earlier_names()
         self._check_target()
         if self.tenant and self.tenant not in self.key:
             raise SpecError(
@@ -168,6 +171,21 @@ class Table:
             raise SpecError(f"{self}: column '{column.name}': {error}") from None
         if nullable_key:
             raise SpecError(f"{self}: key column '{column.name}' cannot be stored as {column.stored}: NULL sorts nowhere")
+
+    def _check_earlier_names(self) -> None:
+        earlier = [name for column in self.columns for name in column.was]
+        taken = [*self.column_names, self.sign, *earlier]
+        for column in self.columns:
+            for name in column.was:
+                if not _NAME.match(name) or taken.count(name) > 1:
+                    raise SpecError(
+                        f"{self}: '{column.name}' cannot have been '{name}': that is no name, or that of another column"
+                    )
+            if column.was and (column.name in (self.hour, *self.key) or is_nested(column.type)):
+                raise SpecError(
+                    f"{self}: '{column.name}' cannot be renamed, because it is part of the key, or an array, map or struct; "
+                    "declare a table of another name, or a new column"
+                )
 
     def _check_target(self) -> None:
         if self.target.engine not in list(TargetEngine):

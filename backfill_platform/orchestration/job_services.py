@@ -62,6 +62,12 @@ def begin_job(context: RunContext, pipeline: Pipeline, request: RepairRequest) -
     return RepairJob(pipeline, request, RepairIdentity(name, version("backfill-platform")), now)
 
 
+def begin_migration(pipeline: Pipeline, *, requester: str) -> RepairJob:
+    """A migration of the pipeline, under a new name. It is no run of Dagster: it is done while no run is at work."""
+    identity = RepairIdentity(repair_id(now(), os.urandom(3)), version("backfill-platform"))
+    return RepairJob(pipeline, RepairRequest(requester=requester), identity, now)
+
+
 def live_repairs(context: RunContext) -> Callable[[], Collection[str]]:
     """Asks for the names of the repairs of all other runs that have not ended: what they have staged is not to be touched."""
     return lambda: repairs_at_work(context.instance, but=context.run.run_id)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from backfill_platform.domain.hours import HourRange
+from backfill_platform.errors import HourLeased
 from backfill_platform.orchestration.partitions import hours_of_tags
 from backfill_platform.orchestration.process_identity import PROCESS_TAG, is_alive
 from backfill_platform.orchestration.recovery import UNFINISHED
@@ -54,6 +55,17 @@ def wait_for_hours(context: dg.OpExecutionContext | dg.AssetExecutionContext, pi
                 context.log.info(f"waiting for run {run.run_id[:8]}, which works on {_hours(run) or 'all hours'}")
                 told.add(run.run_id)
         time.sleep(_SECONDS)
+
+
+def refuse_runs_at_work(instance: dg.DagsterInstance, pipeline: Pipeline) -> None:
+    """Raise HourLeased while a run is at work on a table of the pipeline."""
+    assets = {dg.AssetKey(list(path)) for node in pipeline.nodes for path in node.assets}
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)):
+        if (PROCESS_TAG not in run.tags or is_alive(run)) and _of_pipeline(run, pipeline.name, assets):
+            raise HourLeased(
+                f"run {run.run_id[:8]} is at work on {_hours(run) or 'all hours'} of {pipeline.name}; wait for it or stop it, "
+                "then migrate again"
+            )
 
 
 @dataclass(frozen=True)
@@ -99,13 +111,16 @@ def _shows(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str) -> bool:
 
 
 def _shares(run: dg.DagsterRun, mine: dg.DagsterRun, pipeline: str, assets: Collection[dg.AssetKey]) -> bool:
-    if run.asset_selection:
-        if run.asset_selection.isdisjoint(assets):
-            return False
-    elif run.job_name not in (repair_job(pipeline), undo_job_name(pipeline)):
+    if not _of_pipeline(run, pipeline, assets):
         return False
     theirs, ours = _hours(run), _hours(mine)
     return theirs is None or ours is None or (theirs.start < ours.end and ours.start < theirs.end)
+
+
+def _of_pipeline(run: dg.DagsterRun, pipeline: str, assets: Collection[dg.AssetKey]) -> bool:
+    if run.asset_selection:
+        return not run.asset_selection.isdisjoint(assets)
+    return run.job_name in (repair_job(pipeline), undo_job_name(pipeline))
 
 
 def _hours(run: dg.DagsterRun) -> HourRange | None:

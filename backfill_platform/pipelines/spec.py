@@ -61,7 +61,7 @@ class RawTable:
     that it cannot read become NULL, which the schema's checks find. Files of records need no parser: without one, the columns
     are taken from them by name; one that is given gets the records' own columns. `same_event` names the columns that identify
     an event: rows that are equal in them are one event delivered several times; all are landed and counted, and derived tables
-    see the event once. `version` is as in DerivedTable.
+    see the event once. `version` and `was` are as in DerivedTable.
     """
 
     name: str
@@ -71,11 +71,15 @@ class RawTable:
     same_event: tuple[str, ...] = ()
     rules: tuple[RowRule | HourRule, ...] = ()
     version: str = ""
+    was: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> Table:
         """The table as the engines see it."""
-        return _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
+        plain = _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
+        if renamed := sorted({self.event_time, *MESSAGE_COLUMNS} & self.was.keys()):
+            raise SpecError(f"{plain}: {', '.join(renamed)} cannot be renamed; the hours of events are found by it")
+        return replace(plain, columns=tuple(_named(plain, self.was)))
 
     @cached_property
     def taken(self) -> Mapping[str, str]:
@@ -99,7 +103,8 @@ class DerivedTable:
     need no entry. `owners` are the pipeline's where none are named. `stored_as` gives columns another type in ClickHouse than
     their own, such as `{"status": "LowCardinality(String)", "id": "UUID"}`; rows with a value that would be wrapped, rounded,
     cut or padded there go to quarantine. `target` names a ClickHouse table that has another name, or collapses by another
-    column.
+    column. `was` gives columns that were renamed the name, or the names, that they had before, such as `{"total": "amount"}`;
+    it stays, because older files of the lake have these names (`backfill migrate`).
     """
 
     layer: Layer
@@ -119,6 +124,7 @@ class DerivedTable:
     owners: tuple[str, ...] = ()
     stored_as: Mapping[str, str] = field(default_factory=dict)
     target: TargetTable = field(default_factory=TargetTable)
+    was: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -131,7 +137,7 @@ class DerivedTable:
         plain = _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
         if unknown := sorted(self.stored_as.keys() - set(plain.column_names)):
             raise SpecError(f"{plain}: stored_as names {', '.join(unknown)}, which is no column of it")
-        columns = tuple(replace(column, stored_as=self.stored_as.get(column.name, "")) for column in plain.columns)
+        columns = tuple(replace(column, stored_as=self.stored_as.get(column.name, "")) for column in _named(plain, self.was))
         return replace(plain, columns=columns, tenant=self.tenant, target=self.target)
 
 
@@ -382,6 +388,14 @@ class Pipeline:
     def hours_until(self, now: datetime) -> HourRange:
         """All hours of the pipeline up to its end, or up to the last full hour before `now` where it is live."""
         return HourRange(self.start, self.end or now.replace(minute=0, second=0, microsecond=0))
+
+
+def _named(table: Table, was: Mapping[str, str | tuple[str, ...]]) -> list[Column]:
+    """The columns of a table with the names that they had before. Raises SpecError for one that it does not have."""
+    if unknown := sorted(was.keys() - set(table.column_names)):
+        raise SpecError(f"{table}: was names {', '.join(unknown)}, which is no column of it; write {{new name: old name}}")
+    earlier = {name: (names,) if isinstance(names, str) else names for name, names in was.items()}
+    return [replace(column, was=earlier.get(column.name, ())) for column in table.columns]
 
 
 def _table(layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str, ...], partitioning: Partitioning) -> Table:

@@ -17,7 +17,7 @@ from backfill_platform.adapters.kafka.cluster import Cluster
 from backfill_platform.adapters.kafka.session_states import State, send_states
 from backfill_platform.adapters.spark.events import events_for
 from backfill_platform.adapters.spark.hours import between
-from backfill_platform.adapters.spark.reader import spark_schema
+from backfill_platform.adapters.spark.reader import stored_rows
 from backfill_platform.adapters.spark.sessions import micros
 from backfill_platform.domain.hours import hour_of
 from backfill_platform.domain.windows import UntilClosed
@@ -61,7 +61,7 @@ def open_states(spark: SparkSession, lake: Lake, pipeline: Pipeline, table: str,
     paths = [file.uri for file in lake.files_between(raw, time, begin, end)]
     if not paths:
         return []
-    events = spark.read.schema(spark_schema(raw)).parquet(*paths).where(between(time, begin, end))
+    events = stored_rows(spark, raw, paths).where(between(time, begin, end))
     active = events.where(between(time, end - ahead.gap, end)).select(key).distinct()
     events = events.join(F.broadcast(active), key, "left_semi")
     events, _ = events_for(declared.window, events, pipeline.raw.same_event, time, [hour_of(end)])

@@ -107,7 +107,7 @@ def test_json_lines_are_told_while_the_run_goes_on(shown: io.StringIO) -> None:
         "rows": 12,
         "quarantined": 1,
     }
-    assert lines[-1] == {"run": "run", "runs": ["run"], "success": False, "error": ""}
+    assert lines[-1] == {"run": "run", "runs": ["run"], "success": False, "error": "", "following": []}
 
 
 def test_the_document_has_all_hours_and_the_verdict(shown: io.StringIO) -> None:

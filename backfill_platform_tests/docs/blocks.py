@@ -28,6 +28,7 @@ WALK = (
     "how-to/gaps.md",
     "how-to/notifications.md",
     "operations/maintenance.md",
+    "how-to/add-a-metric.md",
 )
 
 _BLOCK = re.compile(

@@ -4,8 +4,8 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pandera.pyspark import DataFrameModel, Field
 from pyspark.sql import functions as F
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.files.hourly import HourlyFiles
 from backfill_platform.detection.survey import survey
 from backfill_platform.domain.gaps import Gap, GapKind
@@ -24,7 +25,9 @@ from backfill_platform.domain.plan import AssetPath, Landing, make_plan
 from backfill_platform.domain.tables import Layer
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.domain.windows import Window
+from backfill_platform.examples import playbacks
 from backfill_platform.pipelines.spec import DerivedTable, Pipeline, RawTable
+from backfill_platform.planning.downstream import follow_all, planned_hours, readers_of, rewritten_hours
 from backfill_platform.planning.explain import explain
 from backfill_platform.planning.impact import find_impact
 from backfill_platform.repair.outcomes import HourOutcome, StepFinished
@@ -253,3 +256,42 @@ def test_a_plan_names_every_input_and_damage_goes_through_all_of_them(shop: Shop
 def gaps(shop: Shop) -> list[Gap]:
     found = survey(shop.shop.pipeline, HOURS, shop.shop.lake, shop.shop.warehouse).gaps
     return [gap for gap in found if gap.table == f"aggregated/{shop.table}"]
+
+
+@pytest.mark.whole
+def test_what_follows_in_other_pipelines_is_told_before_and_after(shop: Shop) -> None:
+    """Hour 1 of `ads` is repaired: hours 1 and 2 of the revenue look at it, through a window of an hour before."""
+    shop.ads.run(shop.ads.everything)
+    shop.shop.run(shop.shop.everything)
+    ads, told, lake = shop.ads.pipeline, shop.shop.pipeline, shop.ads.lake
+    plan = shop.ads.plan(shop.ads.everything, HourRange(T0 + HOUR, T0 + 2 * HOUR), Landing.REPLACE)
+    planned = planned_hours([plan])
+    (before,) = follow_all(ads, [told, ads], planned, planned, lake, HOURS.end)
+    assert before.pipeline == "shop"
+    assert [(str(one.node.table), one.hours) for one in before.tables] == [
+        (f"aggregated/{shop.table}", (T0 + HOUR, T0 + 2 * HOUR))
+    ]
+    assert "of ads of 2026-01-01T01" in before.tables[0].why[T0 + HOUR]
+    assert before.commands == ("backfill run shop --from 2026-01-01T01 --to 2026-01-01T03",)
+
+    # Built again with the same rows, nothing follows. Then an impression is lost at its source.
+    ledger = Ledger(shop.ads.warehouse)
+    for lost in (None, (1, 61, 0)):
+        if lost:
+            shop.impressions.remove(lost)
+            shop.write()
+        since = datetime.now(UTC)
+        shop.ads.walk([plan])
+        changed = rewritten_hours([plan], ledger, since)
+        after = follow_all(ads, [told, ads], changed, planned, lake, HOURS.end)
+        assert after == ((before,) if lost else ())
+        assert [gap.hour for gap in gaps(shop)] == (list(before.tables[0].hours) if lost else [])
+
+
+def test_readers_come_after_all_that_they_read() -> None:
+    ads = replace(playbacks.pipeline, name="ads")
+    shop = replace(playbacks.pipeline, name="shop", upstream=(ads,))
+    other = replace(playbacks.pipeline, name="other")
+    report = replace(playbacks.pipeline, name="report", upstream=(ads, shop, other))
+    assert [one.name for one in readers_of(ads, [report, other, shop, ads])] == ["shop", "report"]
+    assert readers_of(report, [report, other, shop, ads]) == ()

@@ -39,9 +39,16 @@ def column_types(table: Table) -> dict[str, str]:
     return {column.name: column_type(column) for column in table.stored_columns}
 
 
-def file_structure(table: Table) -> str:
-    """The columns of the lake's files for ClickHouse: what is in them, and wide enough that a reader wraps nothing."""
-    return ", ".join(f"{identifier(column.name)} {_file_type(column.type, True)}" for column in table.stored_columns)
+def file_structure(table: Table, *, earlier_names: bool = False) -> str:
+    """The columns of the lake's files for ClickHouse: what is in them, and wide enough that a reader wraps nothing.
+
+    With `earlier_names`, also the columns that older files have under other names.
+    """
+    return ", ".join(
+        f"{identifier(name)} {_file_type(column.type, True)}"
+        for column in table.stored_columns
+        for name in (column.name, *(column.was if earlier_names else ()))
+    )
 
 
 def _file_type(kind: DataType, nullable: bool) -> str:

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from backfill_platform.adapters.clickhouse.client import Settings, Warehouse
 from backfill_platform.adapters.clickhouse.sql import (
-    FILE_SETTINGS,
     Condition,
+    file_settings,
     files_source,
     hour_from,
     hour_number,
@@ -71,7 +71,7 @@ def files(warehouse: Warehouse, table: Table, hours: Collection[datetime], paths
     if not paths:
         return dict.fromkeys(hours, EMPTY)
     source = f"({files_source(table, paths)})"
-    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=FILE_SETTINGS)
+    return _fingerprints(warehouse, table, hours, source, "toInt64(1)", "the lake's files", settings=file_settings(table))
 
 
 def by_tenant(

@@ -11,7 +11,7 @@ from backfill_platform.adapters.clickhouse.column_types import converted, file_s
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
 from backfill_platform.adapters.clickhouse.publishing.staging import INSERT_SETTINGS, REMEMBERED_INSERTS, Loading
 from backfill_platform.adapters.clickhouse.schema import STAGING_DATABASE, column_definitions, database_statement
-from backfill_platform.adapters.clickhouse.sql import FILE_SETTINGS, files_source, qualified
+from backfill_platform.adapters.clickhouse.sql import file_settings, files_source, qualified
 from backfill_platform.domain.fingerprint import Fingerprint
 from backfill_platform.domain.tables import Table
 
@@ -37,7 +37,7 @@ def file_tenants(
         return {}
     if loading is Loading.PULL:
         source = f"({files_source(table, uris)})"
-        return fingerprints.by_tenant(warehouse, table, hours, source=source, settings=FILE_SETTINGS)
+        return fingerprints.by_tenant(warehouse, table, hours, source=source, settings=file_settings(table))
     with _pushed(warehouse, table, uris) as scratch:
         return fingerprints.by_tenant(warehouse, table, hours, source=scratch)
 

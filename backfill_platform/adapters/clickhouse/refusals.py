@@ -131,7 +131,7 @@ def _columns(table: Table, columns: list[Row], full: str) -> Iterator[str]:
     yield from _computed_columns(columns, declared)
     for name, type_ in declared.items():
         if name not in types:
-            yield f"column {name} {type_} is missing; add it"
+            yield f"column {name} {type_} is missing; add it (`backfill migrate --plan`)"
         elif name in stored and _plain(stored[name]) != _plain(type_):
             yield f"column {name} is {stored[name]}, declared is {type_}; {_how_to_agree(table, name, stored[name])}"
     for name in stored:

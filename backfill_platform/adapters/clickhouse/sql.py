@@ -17,6 +17,7 @@ __all__ = [
     "Condition",
     "column_type",
     "column_types",
+    "file_settings",
     "files_source",
     "hour_from",
     "hour_number",
@@ -200,7 +201,7 @@ def key_text(table: Table) -> str:
 # The defaults of the first three replace values silently: by a piece of the file's path (`.../hour=.../`), or by zeros and ''.
 FILE_SETTINGS = {
     "use_hive_partitioning": 0,
-    "input_format_parquet_allow_missing_columns": 0,
+    "input_format_parquet_allow_missing_columns": 0,  # see file_settings
     "input_format_null_as_default": 0,
     # With these, the reader does not find a value of a tuple that a condition asks for.
     "optimize_move_to_prewhere": 0,
@@ -208,8 +209,17 @@ FILE_SETTINGS = {
 }
 
 
+def file_settings(table: Table) -> dict[str, int]:
+    """The settings for reading the lake's files of a table.
+
+    Files that are older than a column do not have it. Such a column is nullable, and NULL in them; any other one must be there.
+    """
+    added = any(column.nullable or column.was for column in table.stored_columns)
+    return {**FILE_SETTINGS, "input_format_parquet_allow_missing_columns": int(added)}
+
+
 def files_source(table: Table, paths: Sequence[str]) -> str:
-    """A SELECT of the declared columns from Parquet files, cast to the target's types; needs FILE_SETTINGS.
+    """A SELECT of the declared columns from Parquet files, cast to the target's types; needs `file_settings`.
 
     The paths are absolute, on the server's machine, with or without `file://` before them. The list is passed as an array: in
     one `{a,b}` pattern, absolute paths match nothing, and there is no error.
@@ -228,4 +238,14 @@ def files_source(table: Table, paths: Sequence[str]) -> str:
     if len(set(files)) != len(files):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
     array = ", ".join(literal(path) for path in files)
-    return converted(table, f"file([{array}], Parquet, {literal(file_structure(table))})")
+    source = f"file([{array}], Parquet, {literal(file_structure(table, earlier_names=True))})"
+    if any(column.was for column in table.stored_columns):
+        # A file has a column under one of its names, so at most one of them is not NULL.
+        values = (
+            f"coalesce({names((column.name, *column.was))}) AS {identifier(column.name)}"
+            if column.was
+            else identifier(column.name)
+            for column in table.stored_columns
+        )
+        source = f"(SELECT {', '.join(values)} FROM {source})"
+    return converted(table, source)

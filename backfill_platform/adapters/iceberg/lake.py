@@ -24,10 +24,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
 from backfill_platform.adapters.iceberg.branches import drop_branch, restart_branch
 from backfill_platform.adapters.iceberg.changes import MAIN, Change, between, empty_hours, if_made_of, replacing, within
-from backfill_platform.adapters.iceberg.column_types import fields_of, shape
+from backfill_platform.adapters.iceberg.column_types import fields_of
+from backfill_platform.adapters.iceberg.evolution import column_changes, differences, evolve
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
 from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.adapters.iceberg.unchanged import delete_files, unchanged_hours
+from backfill_platform.domain.column_changes import ColumnChange
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.tables import Column, Layer, Table
@@ -108,15 +110,19 @@ class Lake:
                 )
             except TableAlreadyExistsError:
                 iceberg_table = self._catalog.load_table(table.path)
-        existing = {field.name: shape(field.field_type) for field in iceberg_table.schema().fields}
-        declared = {field.name: shape(field.field_type) for field in fields}
-        if existing != declared:
-            differing = sorted(set(existing.items()) ^ set(declared.items()))
-            raise PreconditionError(
-                f"lake table {table} differs from its schema in {', '.join(f'{n} {t}' for n, t in differing)}; "
-                "rename the table in the pipeline, or drop it and land again"
-            )
+        _check_columns(iceberg_table, table)
         self.commit(table, _first_snapshot)
+
+    def column_changes(self, table: Table, drops: Collection[str] = ()) -> list[ColumnChange]:
+        """What would make an existing table as it is declared, refusals included; `drops` are columns that may be dropped."""
+        iceberg_table = self.load(table)
+        if iceberg_table is None:
+            return []
+        return column_changes(iceberg_table, table, drops, empty=not self.built_hours(table))
+
+    def evolve(self, changes: Mapping[Table, Collection[ColumnChange]]) -> None:
+        """Make changes of columns, of all the tables in one commit. No file is written; made again, they change nothing."""
+        self.commit_together([(table, evolve(table, of, properties_of(table))) for table, of in changes.items()])
 
     def load(self, table: Table) -> IcebergTable | None:
         """The table as Iceberg has it now, None where there is none."""
@@ -175,10 +181,14 @@ class Lake:
         return set(self.rows_by_hour(table)) | empty_hours(iceberg_table)
 
     def inventory(self, table: Table, time: str = "") -> TableInventory:
-        """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`."""
+        """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`.
+
+        Raises PreconditionError when it has other columns than declared: nobody could compare its rows.
+        """
         iceberg_table = self.load(table)
         if iceberg_table is None:
             return TableInventory()
+        _check_columns(iceberg_table, table)
         files, spans = main_files(iceberg_table, time)
         snapshots = frozenset(snapshot.snapshot_id for snapshot in iceberg_table.snapshots())
         return TableInventory(
@@ -339,6 +349,14 @@ class Lake:
         return sorted(
             (lake_file(task.file) for task in scan.plan_files()),
             key=lambda file: (file.hour, file.uri),
+        )
+
+
+def _check_columns(iceberg_table: IcebergTable, table: Table) -> None:
+    if differing := differences(iceberg_table, table):
+        raise PreconditionError(
+            f"lake table {table} differs from its declaration in {', '.join(differing)}; `backfill migrate --plan` shows how "
+            "both can agree again"
         )
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from backfill_platform.adapters.spark.arrow_looks import ArrowLooks, arrow_key_type
@@ -54,9 +55,19 @@ def spark_schema(table: Table) -> StructType:
 
 
 def stored_rows(spark: SparkSession, table: Table, uris: Sequence[str]) -> DataFrame:
-    """The rows of files of the table; none where there are no files."""
+    """The rows of files of the table; none where there are no files.
+
+    A column that a file does not have is NULL; one that was renamed since is read by the name that the file has it under.
+    """
     schema = spark_schema(table)
-    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    if not uris:
+        return spark.createDataFrame([], schema)
+    earlier = [StructField(name, spark_type(column.type), True) for column in table.columns for name in column.was]
+    rows = spark.read.schema(StructType([*schema.fields, *earlier])).parquet(*uris)
+    if not earlier:
+        return rows
+    # A file has a column under one of its names, so at most one of them is not NULL.
+    return rows.select(*(F.coalesce(column.name, *column.was).alias(column.name) for column in table.columns))
 
 
 def read_range(

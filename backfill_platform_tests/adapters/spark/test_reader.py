@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
@@ -13,10 +16,10 @@ from backfill_platform.adapters.spark import looks as looks_module
 from backfill_platform.adapters.spark.arrow_looks import ArrowLooks
 from backfill_platform.adapters.spark.hours import within
 from backfill_platform.adapters.spark.looks import Looks
-from backfill_platform.adapters.spark.reader import RangeRead, read_range
+from backfill_platform.adapters.spark.reader import RangeRead, read_range, stored_rows
 from backfill_platform.adapters.spark.sessions import SESSION_START, with_session_start, within_cap
 from backfill_platform.adapters.spark.spark_looks import SparkLooks
-from backfill_platform.domain.column_types import ColumnType
+from backfill_platform.domain.column_types import ColumnType, DecimalType
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.tables import Column, Layer, Table
 from backfill_platform.domain.windows import UntilClosed, Window
@@ -243,3 +246,31 @@ def test_files_outside_the_window_are_not_opened(spark: "SparkSession", tmp_path
     result = read(spark, files, HourRange(hour(2), hour(3)), Window(lookback=GAP), hour(6))
     assert result.files == 2
     assert (result.start, result.end) == (hour(2) - GAP, hour(3))
+
+
+def test_files_of_earlier_declarations_are_read_as_the_newest_one_says(spark: "SparkSession", tmp_path: Path) -> None:
+    """Columns that were added, widened, renamed and dropped since: three files of one table, each of its time."""
+    table = Table(
+        Layer.RAW,
+        "events",
+        (
+            Column("ingestion_hour", ColumnType.TIMESTAMP),
+            Column("pages", ColumnType.INT64, nullable=True, was=("clicks", "hits")),
+            Column("score", ColumnType.FLOAT64, nullable=True),
+            Column("amount", DecimalType(20, 2), nullable=True),
+            Column("added", ColumnType.STRING, nullable=True),
+        ),
+        hour="ingestion_hour",
+    )
+    stamps = pa.array([T0], pa.timestamp("us", "UTC"))
+    amount = pa.array([Decimal("1.25")], pa.decimal128(5, 2))
+    files = [
+        {"ingestion_hour": stamps, "hits": pa.array([1], pa.int32()), "score": pa.array([0.5], pa.float32()), "amount": amount},
+        {"ingestion_hour": stamps, "clicks": pa.array([2], pa.int64()), "gone": pa.array(["x"])},
+        {"ingestion_hour": stamps, "pages": pa.array([3], pa.int64()), "added": pa.array(["new"])},
+    ]
+    paths = [str(tmp_path / f"{number}.parquet") for number in range(len(files))]
+    for path, columns in zip(paths, files, strict=True):
+        pq.write_table(pa.table(columns), path)
+    rows = stored_rows(spark, table, paths).drop("ingestion_hour").orderBy("pages").collect()
+    assert [tuple(row) for row in rows] == [(1, 0.5, Decimal("1.25"), None), (2, None, None, None), (3, None, None, "new")]

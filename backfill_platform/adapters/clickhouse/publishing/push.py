@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from backfill_platform.adapters.clickhouse.client import Warehouse, resend
 from backfill_platform.domain.column_types import ArrayType, ColumnType, DataType, DecimalType, MapType, StructType
-from backfill_platform.domain.tables import Table
+from backfill_platform.domain.tables import Column, Table
 from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import CheckFailed, PreconditionError
 
@@ -95,16 +95,25 @@ def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
     except (OSError, pa.ArrowInvalid) as error:
         raise PreconditionError(f"{table}: {uri} cannot be read: {error}") from error
     with file:
-        if lacking := [name for name in table.stored_names if name not in file.schema_arrow.names]:
+        had = {column.name: _name_in(column, file.schema_arrow.names) for column in table.stored_columns}
+        if lacking := [column.name for column in table.stored_columns if not had[column.name] and not column.nullable]:
             raise PreconditionError(f"{table}: {uri} has no column {', '.join(lacking)}")
-        for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(table.stored_names)):
-            rows = pa.Table.from_batches([batch]).select(list(table.stored_names))
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=[name for name in had.values() if name]):
+            values = [
+                batch.column(had[field.name]) if had[field.name] else pa.nulls(len(batch), field.type) for field in schema
+            ]
+            rows = pa.table(values, names=schema.names)
             if empty := [c.name for c in table.stored_columns if not c.nullable and rows.column(c.name).null_count]:
                 raise CheckFailed(f"{table}: {uri} has rows without a value of {', '.join(empty)}")
             try:
                 yield rows.cast(schema)
             except pa.ArrowInvalid as error:
                 raise CheckFailed(f"{table}: a value of {uri} does not fit its column: {error}") from error
+
+
+def _name_in(column: Column, names: Sequence[str]) -> str:
+    """The name under which a file has the column, which may be an earlier one; empty where it does not have it."""
+    return next((name for name in (column.name, *column.was) if name in names), "")
 
 
 def _open(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:

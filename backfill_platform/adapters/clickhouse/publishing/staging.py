@@ -37,7 +37,7 @@ from backfill_platform.adapters.clickhouse.schema import (
 )
 from backfill_platform.adapters.clickhouse.sql import (
     EVERY_HOUR,
-    FILE_SETTINGS,
+    file_settings,
     files_source,
     hour_from,
     hour_number,
@@ -291,7 +291,7 @@ class Staging:
         if paths and loading is Loading.PULL:
             self.warehouse.command(
                 f"INSERT INTO {self.desired} ({names(self.table.stored_names)}) {files_source(self.table, paths)}",
-                settings={**FILE_SETTINGS, **INSERT_SETTINGS, "insert_deduplicate": 0},
+                settings={**file_settings(self.table), **INSERT_SETTINGS, "insert_deduplicate": 0},
                 query_id=self.query_id("load"),
                 doing=f"loading {len(paths)} files of the lake for {self.table}",
             )
