@@ -23,12 +23,14 @@ test: $(READY) lint  ## lint, types, import rules and the fast tests (four to fi
 	@scripts/need-chromium
 	@scripts/need-kafka
 	@scripts/need-postgres
+	@scripts/need-s3a
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 test-slow: $(READY)  ## the slow tests: kills, restarts, long ranges; then test-connect
 	@scripts/need-chromium
 	@scripts/need-kafka
 	@scripts/need-postgres
+	@scripts/need-s3a
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) test-connect
 
@@ -39,6 +41,7 @@ coverage: $(READY)  ## the fast tests with branch coverage: a table here, and ar
 	@scripts/need-chromium
 	@scripts/need-kafka
 	@scripts/need-postgres
+	@scripts/need-s3a
 	@mkdir -p artefacts
 	$(BIN)/python -m pytest -m "$(TIER)" -n 2 --dist loadfile --cov --cov-report=term --cov-report=xml
 
@@ -87,4 +90,4 @@ audit: $(READY)  ## look for known holes in the locked dependencies; asks the ad
 	$(BIN)/pip-audit --strict --requirement requirements.lock --require-hashes --disable-pip --progress-spinner off
 
 clean:  ## forget the environment and all embedded state
-	rm -rf $(VENV) site .backfill .kafka .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts
+	rm -rf $(VENV) site .backfill .kafka .s3a .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache artefacts

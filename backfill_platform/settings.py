@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
 from backfill_platform.domain.notification import NotificationKind, redact
+from backfill_platform.domain.object_store import ObjectStore
 from backfill_platform.domain.uris import local_uri
 from backfill_platform.errors import SettingsError
 
@@ -76,6 +77,11 @@ class Settings(BaseSettings):
         description="a Spark Connect server, sc://host:port, instead of a session; its token: SPARK_CONNECT_AUTHENTICATE_TOKEN",
     )
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
+    spark_options: dict[str, str] = Field(
+        {},
+        description="further options of Spark, as a JSON object, such as "
+        '{"spark.driver.extraClassPath": "/opt/s3a/*"}; for a session or server that is started here',
+    )
     kafka: dict[str, SecretStr] = Field(
         {}, description='settings of librdkafka, as a JSON object: {"bootstrap.servers": "broker:9092"}'
     )
@@ -105,7 +111,9 @@ class Settings(BaseSettings):
     recipients: dict[str, RecipientSettings] = Field(
         {}, description="how the recipients of pipelines are reached, by name, as a JSON object"
     )
-    s3_endpoint_url: str | None = Field(None, description="endpoint of an S3-compatible object store")
+    s3_endpoint_url: str | None = Field(
+        None, pattern="^https?://", description="endpoint of an S3-compatible object store, such as https://minio:9000"
+    )
     s3_region: str | None = Field(None, description="region of the object store")
 
     @field_validator("home", "project")
@@ -133,6 +141,11 @@ class Settings(BaseSettings):
                 f"BACKFILL_HOME: {self.home} is somebody else's and open to everybody; use a folder of your own, or have its "
                 "owner run: chmod o-rwx"
             )
+
+    @property
+    def object_store(self) -> ObjectStore:
+        """Where `s3://` is."""
+        return ObjectStore(self.s3_endpoint_url, self.s3_region)
 
     @property
     def warehouse_dir(self) -> Path:
@@ -173,10 +186,13 @@ class Settings(BaseSettings):
 def load_settings(**given: object) -> Settings:
     """The settings of this process: given values first, then the environment, then defaults.
 
-    Raises SettingsError naming the variable and what is wrong with it.
+    Where they name an object store, Arrow and boto3 are told by their variables, in this process and its children. Raises
+    SettingsError naming the variable and what is wrong with it.
     """
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        settings = Settings(**given)  # type: ignore[arg-type]
+        os.environ.update(settings.object_store.environment)
+        return settings
     # Their chains hold what was given, which may be a secret; the texts do not.
     except ValidationError as error:
         problems = "; ".join(f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
@@ -197,7 +213,7 @@ def _no_json(text: str) -> str:
         return f"BACKFILL_RECIPIENTS is a JSON object, such as '{example}'"
     if '"connections"' in text:
         return """BACKFILL_CONNECTIONS is a JSON object of objects of texts, such as '{"shop": {"url": "postgresql://..."}}'"""
-    for name in ("kafka", "schema_registry"):
+    for name in ("kafka", "schema_registry", "spark_options"):
         if f'"{name}"' in text:
             return f"BACKFILL_{name.upper()} is a JSON object of texts"
     return f"{text}; BACKFILL_PIPELINES is a JSON list, such as '[\"my.module\"]'"

@@ -8,5 +8,6 @@ pytest_plugins = [
     "backfill_platform_tests.fixtures_stack",
     "backfill_platform_tests.fixtures_kafka",
     "backfill_platform_tests.fixtures_postgres",
+    "backfill_platform_tests.fixtures_object_store",
     "backfill_platform_tests.fixtures_world",
 ]

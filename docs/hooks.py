@@ -9,7 +9,7 @@ Add here: tables that can be read from the code. Keep out: prose.
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 from typing import Any
@@ -173,9 +173,9 @@ class _Statements:
     def __init__(self) -> None:
         self.given: list[str] = []
 
-    def command(self, sql: str, **others: object) -> None:
-        """Keep the statement."""
-        self.given.append(sql)
+    def prepare(self, statements: Iterable[str], **others: object) -> None:
+        """Keep the statements."""
+        self.given += statements
 
 
 def _ledger() -> str:

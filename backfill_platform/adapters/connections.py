@@ -15,7 +15,9 @@ from backfill_platform.adapters.clickhouse.publishing.staging import Loading
 from backfill_platform.adapters.iceberg.lake import Lake
 from backfill_platform.adapters.kafka.cluster import Cluster, no_cluster
 from backfill_platform.adapters.records.connections import no_connections
+from backfill_platform.adapters.spark.session import has_s3_client, session_options
 from backfill_platform.domain.notification import redact
+from backfill_platform.domain.object_store import is_object
 from backfill_platform.domain.uris import without_password
 from backfill_platform.errors import SettingsError, WarehouseUnavailable
 from backfill_platform.settings import Settings
@@ -29,24 +31,51 @@ class Connections:
         self.patch_days = settings.patch_days
         self.lake_days = settings.lake_days
         embedded = settings.clickhouse_url is None
-        asked = ("pull" if embedded else "push") if settings.loading == "auto" else settings.loading
+        usual = "pull" if embedded and not is_object(settings.lake_root) else "push"
+        asked = usual if settings.loading == "auto" else settings.loading
         self.loading = Loading(asked)
         self.replayed = settings.source == "backfill"
 
     def lake(self) -> Lake:
         """The lake, its catalog's folder made where it is a local file.
 
-        Raises SettingsError when the catalog's URI is none, or its folder cannot be written.
+        Raises SettingsError when the catalog's URI is none, or its folder cannot be written, and when the embedded warehouse is
+        to read object storage itself.
         """
+        if self.loading is Loading.PULL and self._settings.clickhouse_url is None and is_object(self._settings.lake_root):
+            raise SettingsError(
+                "BACKFILL_LOADING: the embedded warehouse cannot read object storage; use push, or leave the setting out"
+            )
         try:
             catalog = make_url(self._settings.lake_catalog)
             if catalog.get_backend_name() == "sqlite" and catalog.database:
                 Path(catalog.database).parent.mkdir(parents=True, exist_ok=True)
-            return Lake(self._settings.lake_catalog, self._settings.lake_root)
+            return Lake(self._settings.lake_catalog, self._settings.lake_root, self._settings.object_store.catalog_properties)
         except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
             # What was raised may quote the URI, and Dagster shows it beside our own words.
             text = f"the lake's catalog {without_password(self._settings.lake_catalog)} cannot be opened: "
             raise SettingsError(text + _without_password_of(self._settings.lake_catalog, error)) from None
+
+    def spark_options(self) -> dict[str, str]:
+        """The options of a Spark session. Raises SettingsError where Spark could not read the lake's object storage."""
+        settings = self._settings
+        return session_options(
+            master=settings.spark_master,
+            remote=settings.spark_remote,
+            driver_memory=settings.spark_driver_memory,
+            more=self.installed_spark_options(),
+        )
+
+    def installed_spark_options(self) -> dict[str, str]:
+        """What the settings say to a JVM of Spark that is started here. Raises SettingsError as `spark_options`."""
+        more = {**self._settings.object_store.spark_options, **self._settings.spark_options}
+        if is_object(self._settings.lake_root) and self._settings.spark_remote is None and not has_s3_client(more):
+            raise SettingsError(
+                "BACKFILL_LAKE_URI: Spark needs Hadoop's S3 client to read s3://; fetch it with `mvn -f deploy/s3a/pom.xml "
+                "dependency:copy-dependencies -DoutputDirectory=/opt/s3a`, and set BACKFILL_SPARK_OPTIONS='{\"spark.driver."
+                'extraClassPath": "/opt/s3a/*"}\''
+            )
+        return more
 
     def cluster(self) -> Cluster:
         """The Kafka cluster and its schema registry. Raises PreconditionError when the settings name none."""

@@ -12,7 +12,7 @@ import dagster as dg
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.iceberg.lake import Lake
-from backfill_platform.adapters.spark.session import open_session, session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import open_session, use_this_interpreter
 from backfill_platform.adapters.spark.stopping import stoppable
 from backfill_platform.definitions import pipeline_definitions
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
@@ -170,9 +170,7 @@ def open_spark(settings: Settings) -> Iterator["SparkSession"]:
     """A Spark session: on the server of `backfill up` if that is running, else in this process; ended with the block."""
     settings = _with_spark(settings, running_services(settings))
     use_this_interpreter()
-    options = session_options(
-        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
-    )
+    options = Connections(settings).spark_options()
     with stoppable(lambda: open_session(options, settings.spark_log)) as opened:
         session = opened()
         try:

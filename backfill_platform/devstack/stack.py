@@ -19,6 +19,7 @@ from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
 
+from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.spark.session import connect_server_command
 from backfill_platform.devstack.embedded_clickhouse.server import connect_or_start
 from backfill_platform.devstack.processes import (
@@ -151,7 +152,13 @@ def _start_services(settings: Settings, spark_remote: str, tell: Tell, start: St
         tell("starting Spark Connect")
         port = int(spark_remote.rsplit(":", 1)[1])
         memory, private = settings.spark_driver_memory, _is_private(settings)
-        command = connect_server_command(port=port, master=settings.spark_master, driver_memory=memory, private=private)
+        command = connect_server_command(
+            port=port,
+            master=settings.spark_master,
+            driver_memory=memory,
+            private=private,
+            more=Connections(settings).installed_spark_options(),
+        )
         probes.append((start(_SPARK, command), partial(_first_query, spark_remote)))
     tell("starting Dagster")
     web_port = settings.web_port or free_port()

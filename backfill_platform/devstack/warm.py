@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.files.hourly import ArchiveFile
 from backfill_platform.adapters.iceberg.lake import Lake, quarantine_of
-from backfill_platform.adapters.spark.session import open_session, session_options
+from backfill_platform.adapters.spark.session import open_session
 from backfill_platform.domain.hours import HOUR, HourRange
 from backfill_platform.domain.plan import BuildHours, LandHours
 from backfill_platform.domain.request import RepairRequest
@@ -78,9 +79,7 @@ def main() -> None:
     """Warm the Spark server of the settings; stop when standard input ends, which the parent process keeps open."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     settings = load_settings()
-    options = session_options(
-        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
-    )
+    options = Connections(settings).spark_options()
     spark = open_session(options, settings.spark_log)
     try:
         warm(spark)

@@ -9,7 +9,7 @@ from typing import Any
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_platform.adapters.connections import Connections
-from backfill_platform.adapters.spark.session import open_session, session_options, use_this_interpreter
+from backfill_platform.adapters.spark.session import open_session, use_this_interpreter
 from backfill_platform.repair.outcomes import Event
 from backfill_platform.settings import Settings
 
@@ -33,12 +33,10 @@ def build_resources(settings: Settings) -> dict[str, Any]:
     The listener is told every event of a repair as it happens; the command line puts its progress display there.
     """
     use_this_interpreter()
-    options = session_options(
-        master=settings.spark_master, remote=settings.spark_remote, driver_memory=settings.spark_driver_memory
-    )
+    connections = Connections(settings)
     resources: dict[str, Any] = {
-        "spark": QuietSparkResource(spark_config=options, log=str(settings.spark_log)),
-        "connections": Connections(settings),
+        "spark": QuietSparkResource(spark_config=connections.spark_options(), log=str(settings.spark_log)),
+        "connections": connections,
         "listener": ignore,
     }
     if settings.s3_endpoint_url or settings.s3_region:

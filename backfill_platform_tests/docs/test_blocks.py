@@ -21,6 +21,7 @@ LEFT_OUT = {
     "docs/operations/backup.md": 2,
     "docs/operations/runbook.md": 12,
     "docs/operations/settings.md": 1,
+    "docs/operations/topology.md": 1,
     "docs/operations/upgrade.md": 1,
     "docs/tutorial.md": 1,
 }

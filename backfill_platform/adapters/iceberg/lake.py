@@ -83,13 +83,16 @@ class _Move:
 class Lake:
     """Tables below one root URI, in one SQL catalog. Safe to share between threads: each call loads what it needs."""
 
-    def __init__(self, catalog_uri: str, root_uri: str) -> None:
-        """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata."""
+    def __init__(self, catalog_uri: str, root_uri: str, properties: Mapping[str, str] | None = None) -> None:
+        """`catalog_uri` is an SQLAlchemy URI, `root_uri` the folder or bucket prefix of data and metadata.
+
+        `properties` are pyiceberg's, such as where an object store is.
+        """
         self.root_uri = root_uri.rstrip("/")
         try:
-            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri, **(properties or {}))
         except OperationalError:  # another process has created the catalog's tables at the same time
-            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri)
+            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri, **(properties or {}))
 
     def ensure(self, table: Table) -> None:
         """Create the table if it is absent, with an empty first snapshot, which branches need.

@@ -57,7 +57,9 @@ class _HourFiles:
             self._flush()
 
     def _open(self, epoch: int, schema: pa.Schema) -> None:
-        if not self.epochs:
+        if (
+            not self.epochs and self._filesystem.type_name == "local"
+        ):  # a bucket has no folders, only objects that stand for them
             self._filesystem.create_dir(self._path, recursive=True)
         name = f"{uuid.uuid4().hex}.parquet"
         self.epochs.append(epoch)

@@ -54,9 +54,12 @@ def use_this_interpreter() -> None:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def session_options(*, master: str, remote: str | None, driver_memory: str) -> dict[str, str]:
+def session_options(
+    *, master: str, remote: str | None, driver_memory: str, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The options of a session: on the Connect server at `remote` if given, else in this process on `master`.
 
+    `more` are those of an installation, and win.
     Options that only a new JVM can take are left to the server when there is one; those of SQL are sent to it.
     """
     if remote:
@@ -70,7 +73,16 @@ def session_options(*, master: str, remote: str | None, driver_memory: str) -> d
         "spark.app.name": "backfill-platform",
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
+        **(more or {}),
     }
+
+
+def has_s3_client(options: Mapping[str, str]) -> bool:
+    """Whether a JVM that is started with these options may find Hadoop's S3 client: the wheel of pyspark does not have it."""
+    import pyspark
+
+    given = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+    return any(name in options for name in given) or any(Path(pyspark.__file__).parent.glob("jars/hadoop-aws-*.jar"))
 
 
 def open_session(options: Mapping[str, str], log: Path) -> SparkSession:
@@ -128,16 +140,19 @@ def sized_for(spark: SparkSession, rows: int) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def connect_server_command(*, port: int, master: str, driver_memory: str, private: bool = False) -> list[str]:
+def connect_server_command(
+    *, port: int, master: str, driver_memory: str, private: bool = False, more: Mapping[str, str] | None = None
+) -> list[str]:
     """The command of a Spark Connect server on the loopback address, from the installed pyspark wheel.
 
-    Only the owner may read the local files that a `private` one writes: Hadoop has a umask of its own.
+    `more` are the options of an installation. Only the owner may read the local files that a `private` one writes: Hadoop has a
+    umask of its own.
     """
     import pyspark
 
     home = os.path.dirname(pyspark.__file__)
     options = {
-        **session_options(master=master, remote=None, driver_memory=driver_memory),
+        **session_options(master=master, remote=None, driver_memory=driver_memory, more=more),
         **({"spark.hadoop.fs.permissions.umask-mode": "077"} if private else {}),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
