@@ -9,7 +9,7 @@ import click
 
 from backfill_platform.cli import terminal
 from backfill_platform.cli.options import warehouse_of
-from backfill_platform.domain.hours import HOUR, parse_hour
+from backfill_platform.domain.hours import HOUR, format_hour, parse_hour
 from backfill_platform.errors import BackfillError, PreconditionError, SpecError, UsageError
 from backfill_platform.settings import Settings, load_settings
 
@@ -51,7 +51,7 @@ def adopt(table: str, **said: Any) -> None:
         sample = _sample(settings, adoption, said)
         start, end, how = _span(warehouse, adoption, sample, said["start"])
     _write(adoption, sample, (start, end), said["folder"])
-    _show(adoption, sample, [how, *left], said["folder"])
+    _show(adoption, sample, [how, *left], said["folder"], start)
 
 
 def _adopted(warehouse: Any, database: str, name: str, wishes: Any) -> tuple["Adoption", list[str]]:
@@ -103,7 +103,11 @@ def _span(warehouse: Any, adoption: "Adoption", sample: "Sample", start: str | N
     now = datetime.now(UTC)
     if not times:
         first = parse_hour(start) if start else now.replace(minute=0, second=0, microsecond=0) - HOUR
-        return first, first + HOUR if sample.ends else None, "START: the table is empty, so its first hour is not known"
+        return (
+            first,
+            first + HOUR if sample.ends else None,
+            "START: the table is empty, so its first hour is not known; --start says it",
+        )
     first, last = (one.replace(minute=0, second=0, microsecond=0) for one in (min(times), max(times)))
     over = sample.ends or last < now - _STILL_WRITTEN
     text = "START and END: the first and the last row" if over else "START: the first row; END is None, as it is still written"
@@ -141,14 +145,17 @@ def _write(adoption: "Adoption", sample: "Sample", span: tuple[datetime, datetim
         sys.path.remove(str(folder.resolve()))
 
 
-def _show(adoption: "Adoption", sample: "Sample", left: list[str], folder: Path) -> None:
+def _show(adoption: "Adoption", sample: "Sample", left: list[str], folder: Path, start: datetime) -> None:
     from backfill_platform.cli.adopt_files import is_by_day, missing
 
-    module = adoption.table.name
+    module, span = adoption.table.name, f"--from {format_hour(start)} --to {format_hour(start + HOUR)}"
     rows = [(guess.what, guess.value, guess.because) for guess in adoption.guesses]
     terminal.show_table(f"{'.'.join(adoption.table.stored_in)}: what it is taken for", ("", "is", "because"), rows)
     if lacking := missing(adoption, sample):
-        left = [*left, f"columns that the source does not give, marked TODO in `build`: {', '.join(lacking)}"]
+        left = [
+            *left,
+            f"columns that the source does not give under a name of its own, marked TODO in `build`: {', '.join(lacking)}",
+        ]
     if is_by_day(adoption):
         left = [*left, f"{adoption.time} must be a day in the source, too: an event belongs to the first hour of its day"]
     if sample.columns is None:
@@ -163,7 +170,7 @@ def _show(adoption: "Adoption", sample: "Sample", left: list[str], folder: Path)
         *([f"cd {folder}"] if folder != Path() else []),
         f'export PYTHONPATH="$PWD" BACKFILL_PIPELINES=\'["{module}"]\'',
         f"python -m pytest test_{module}.py",
-        f"backfill plan {module} --from HOUR --to HOUR",
-        f"backfill dry-run {module} --from HOUR --to HOUR",
+        f"backfill plan {module} {span}",
+        f"backfill dry-run {module} {span}",
     ):
         terminal.out.print(f"    {step}", soft_wrap=True, markup=False)

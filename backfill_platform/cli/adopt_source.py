@@ -53,12 +53,16 @@ def of_lake(connection: str, table: str, time: str, properties: Mapping[str, str
     try:
         given = {"name": connection, **properties}
         catalog = load_catalog(given.pop("name"), **given)
-        columns = frozenset(field.name for field in catalog.load_table(table).schema().fields)
+        found = catalog.load_table(table)
+        columns = frozenset(field.name for field in found.schema().fields)
+        metrics = found.inspect.files().column("readable_metrics").to_pylist() if time in columns else []
     except Exception as error:  # noqa: BLE001 - each kind of catalog raises its own
         why = redact((str(error).strip() or type(error).__name__).partition("\n")[0], set(properties.values()))
         raise UsageError(f"the Iceberg table {table} of {connection} cannot be read: {why}") from None
     imports = ("from backfill_platform.adapters.iceberg.source_table import IcebergTable",)
-    return Sample(columns, imports, f"IcebergTable({connection!r}, {table!r}, time={time!r})")
+    ends = (one[time][bound] for one in metrics for bound in ("lower_bound", "upper_bound"))
+    times = tuple(filter(None, map(_moment, ends)))
+    return Sample(columns, imports, f"IcebergTable({connection!r}, {table!r}, time={time!r})", times)
 
 
 def of_file(path: Path, time: str) -> Sample:

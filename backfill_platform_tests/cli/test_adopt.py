@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyiceberg.catalog import load_catalog
 
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.preconditions import check_target
+from backfill_platform.adapters.iceberg.source_table import IcebergTable
 from backfill_platform.cli.main import main
 from backfill_platform.pipelines.spec import Pipeline
 from backfill_platform_tests.cli.example_tables import ADOPTED, REFUSED
@@ -134,6 +137,32 @@ def test_the_test_that_is_written_passes(warehouse: Warehouse, place: Path, name
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+
+
+def test_a_table_of_the_lake_says_which_columns_and_hours_it_has(
+    warehouse: Warehouse, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/lake"}
+    monkeypatch.setenv("BACKFILL_CONNECTIONS", json.dumps({"lake": connection}))
+    catalog = load_catalog("lake", **connection)
+    catalog.create_namespace("web")
+    times = pa.array([datetime(2020, 1, 1, hour, 30, tzinfo=UTC) for hour in (5, 7)], pa.timestamp("us", "UTC"))
+    rides = pa.table({"trip_id": pa.array([1, 2]), "pickup_datetime": times})
+    catalog.create_table("web.trips", rides.schema).append(rides)
+    create(warehouse, "trips", *ADOPTED["trips"][:2])
+    code, told = adopt(place, "examples.trips", "--from-lake", "web.trips")
+    assert code == 0, told
+    assert "backfill plan trips --from 2020-01-01T05 --to 2020-01-01T06" in told
+    pipeline = loaded(place, "trips")
+    assert pipeline.source == IcebergTable("lake", "web.trips", time="pickup_datetime")
+    assert (pipeline.start.hour, pipeline.end, set(pipeline.raw.taken)) == (
+        5,
+        datetime(2020, 1, 1, 8, tzinfo=UTC),
+        {"trip_id", "pickup_datetime"},
+    )
+    create(warehouse, "hits", *ADOPTED["hits"][:2])
+    code, told = adopt(place, "examples.hits", "--from-lake", "web.trips")
+    assert (code, "the source has no column EventTime, which says the hour of a row" in told) == (2, True)
 
 
 def test_a_table_with_a_sample_is_planned_and_repaired_at_once(warehouse: Warehouse, place: Path) -> None:
