@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from backfill_platform.cli import terminal
+from backfill_platform.cli.adopt import adopt
 from backfill_platform.cli.check import check
 from backfill_platform.cli.init import init
 from backfill_platform.cli.inspect import gaps, ledger, verify
@@ -44,6 +45,7 @@ def main() -> None:
 
 for command in (
     init,
+    adopt,
     up,
     demo,
     plan,

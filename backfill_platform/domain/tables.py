@@ -18,6 +18,7 @@ from backfill_platform.domain.value_limits import Limit, fit
 from backfill_platform.errors import SpecError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
 class Layer(StrEnum):
@@ -136,10 +137,14 @@ class Table:
 
     def _check_names(self) -> None:
         names = [column.name for column in self.columns]
-        for name in (self.name, *names):
-            if not _NAME.match(name):
-                raise SpecError(f"{self}: '{name}' cannot be used as a name; use lower case letters, digits and _")
-        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        if not _NAME.match(self.name):
+            raise SpecError(f"{self}: '{self.name}' cannot be used as a name; use lower case letters, digits and _")
+        for name in names:
+            if not _COLUMN.match(name):
+                raise SpecError(f"{self}: '{name}' cannot be used as a name; use letters, digits and _, a letter first")
+        # Spark takes names that differ only in capitals for one.
+        small = [name.lower() for name in names]
+        if duplicates := sorted({name for name in names if small.count(name.lower()) > 1}):
             raise SpecError(f"{self}: declared twice: {', '.join(duplicates)}")
         if self.sign in names:
             raise SpecError(f"{self}: '{self.sign}' is the column that ClickHouse collapses by; choose another name")

@@ -247,7 +247,7 @@ class Pipeline:
             raise SpecError(
                 f"pipeline {self.name}: its source gives lines, so {self.raw.name} needs a parse that takes them apart"
             )
-        if clash := sorted(set(self.raw.taken) & set(GIVEN)):
+        if clash := sorted(name for name in self.raw.taken if name.lower() in GIVEN):
             raise SpecError(f"pipeline {self.name}: the platform adds {', '.join(clash)} to its records; rename the column")
 
     def _check_event_time(self) -> None:
@@ -272,7 +272,7 @@ class Pipeline:
                 f"{self.raw.name} first, not {derived.inputs[0]}"
             )
         self._check_names(f"the session key of {derived.name}", (ahead.key,), self.raw.table)
-        if SESSION_START in self.raw.table.column_names:
+        if SESSION_START in map(str.lower, self.raw.table.column_names):
             raise SpecError(
                 f"pipeline {self.name}: the platform adds {SESSION_START} to the events of {derived.name}; rename the "
                 f"column of {self.raw.name}"

@@ -24,6 +24,7 @@ WALK = (
     "how-to/undo.md",
     "how-to/materialized-views.md",
     "how-to/own-table.md",
+    "how-to/adopt.md",
     "how-to/ci.md",
     "how-to/gaps.md",
     "how-to/notifications.md",

@@ -23,7 +23,8 @@ def test_a_table_names_its_place_everywhere() -> None:
     ("columns", "key", "name", "says"),
     [
         ((HOUR, CLIENT, CLIENT), (), "t", "declared twice: client"),
-        ((HOUR, Column("Client", ColumnType.INT64)), (), "t", "'Client' cannot be used as a name"),
+        ((HOUR, Column("the client", ColumnType.INT64)), (), "t", "'the client' cannot be used as a name"),
+        ((HOUR, CLIENT, Column("Client", ColumnType.INT64)), (), "t", "declared twice: Client, client"),
         ((HOUR,), (), "t; DROP", "cannot be used as a name"),
         ((HOUR,), ("client",), "t", "'client' is used as a key but is not a column"),
         ((HOUR, Column("k", ColumnType.STRING, nullable=True)), ("k",), "t", "'k' must be neither nullable nor a float"),

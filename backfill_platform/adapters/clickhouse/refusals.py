@@ -135,7 +135,7 @@ def _columns(table: Table, columns: list[Row], full: str) -> Iterator[str]:
         elif name in stored and _plain(stored[name]) != _plain(type_):
             yield f"column {name} is {stored[name]}, declared is {type_}; {_how_to_agree(table, name, stored[name])}"
     for name in stored:
-        if name not in declared:
+        if name not in declared and name != table.sign:
             yield (
                 f"column {name} is not declared, so repaired rows would lose its value; declare it, drop it, or say what they "
                 f"have there: ALTER TABLE ... MODIFY COLUMN {name} {stored[name]} DEFAULT ..."

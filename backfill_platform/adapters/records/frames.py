@@ -43,7 +43,7 @@ def rows_of(
 
 def refuse_given(columns: Iterable[str]) -> None:
     """Raise SpecError where a column of records has a name of the platform's."""
-    if clash := sorted(set(columns) & set(GIVEN)):
+    if clash := sorted(name for name in columns if name.lower() in GIVEN):
         raise SpecError(f"the records have a column named {', '.join(clash)}, which is the platform's; take columns by name")
 
 

@@ -146,12 +146,15 @@ def test_rows_that_a_plain_table_has_twice_are_found_and_repaired(warehouse: War
     table = replace(declared(), target=OTHER_ENGINES["plain"])
     create_kind(warehouse, table, "plain")
     write_live(warehouse, table, [*BEFORE, *BEFORE[:1]])
-    name = attempt()
-    results = publish_as(warehouse, table, name, BEFORE)
+    results = publish_as(warehouse, table, attempt(), BEFORE)
     assert (statuses(results)[TEN], results[TEN].cancels, results[TEN].states) == ("published", 2, 1)
     assert_holds(warehouse, table, BEFORE)
-    undo(warehouse, table, name)
-    assert_holds(warehouse, table, BEFORE)
+    publish_as(warehouse, table, attempt(), AFTER)
+    write_live(warehouse, table, AFTER)
+    name = attempt()
+    publish_as(warehouse, table, name, BEFORE)
+    assert undo(warehouse, table, name) == 0
+    assert_holds(warehouse, table, AFTER)
 
 
 # --- versions ---
