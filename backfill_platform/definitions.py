@@ -23,6 +23,7 @@ from backfill_platform.orchestration.sensors.gaps import gap_sensor
 from backfill_platform.orchestration.turns import AT_THE_HEAD, turn_tags
 from backfill_platform.pipelines.registry import load_pipelines
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.planning.downstream import readers_of
 from backfill_platform.settings import Settings, load_settings
 
 
@@ -52,7 +53,7 @@ def pipeline_definitions(
     jobs: list[Job] = []
     for pipeline in every:
         notifier, partitions = Notifier.of(pipeline, settings), partitions_of(pipeline)
-        assets.append(pipeline_assets(pipeline, partitions, notifier))
+        assets.append(pipeline_assets(pipeline, partitions, notifier, readers_of(pipeline, every)))
         checks.append(gap_checks(pipeline, partitions))
         repair = dg.define_asset_job(repair_job(pipeline.name), dg.AssetSelection.assets(assets[-1]), tags=turn_tags(pipeline))
         look = dg.define_asset_job(

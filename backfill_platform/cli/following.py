@@ -32,14 +32,12 @@ class Walk:
         Runs are added to `results`. A run that fails ends it: what comes after is computed from what failed.
         """
         from backfill_platform.adapters.clickhouse.state.ledger import Ledger
-        from backfill_platform.planning.downstream import follow, follow_all, planned_hours, readers_of, rewritten_hours
+        from backfill_platform.planning.downstream import follow, planned_hours, readers_of, rewritten_hours, stale_after
         from backfill_platform.planning.repair_plans import Scope, plan_repair
 
         pipelines, lake = self.platform.pipelines.values(), self.platform.lake
-        walked, done = list(plans), planned_hours(plans)
-        if not follow_all(self.pipeline, pipelines, done, done, lake, datetime.now(UTC)):
-            return ()
         ledger = Ledger(self.platform.warehouse)
+        walked = list(plans)
         for one in (self.pipeline, *readers_of(self.pipeline, pipelines)) if go_on else ():
             changed = rewritten_hours(walked, ledger, self.started)
             following = follow(one, changed, planned_hours(walked), lake, datetime.now(UTC))
@@ -52,8 +50,7 @@ class Walk:
                     walked.append(plan)
                 if not results[-1].success:
                     break
-        changed = rewritten_hours(walked, ledger, self.started)
-        return follow_all(self.pipeline, pipelines, changed, planned_hours(walked), lake, datetime.now(UTC))
+        return stale_after(self.pipeline, pipelines, walked, lake, lambda: ledger, self.started)
 
     @property
     def _reason(self) -> str:

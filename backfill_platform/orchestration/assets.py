@@ -4,13 +4,15 @@ One op, because only so each hour of a range run gets its own materialization wi
 unmaterialized without holding back the others, and "failed and missing" re-runs exactly those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.connections import Connections
 from backfill_platform.adapters.spark.checks import EVENTS_WITHIN_CAP, check_name
 from backfill_platform.domain.hours import format_hour
@@ -28,6 +30,7 @@ from backfill_platform.orchestration.range_concurrency import wait_for_hours
 from backfill_platform.orchestration.run_request import Margins, RepairConfig, RunRequest, readable_request
 from backfill_platform.orchestration.turns import turn_tags
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.planning.downstream import Following, stale_after
 from backfill_platform.planning.scope import with_margins
 from backfill_platform.repair.outcomes import (
     NO_PENDING_APPROVAL,
@@ -64,9 +67,15 @@ _WAREHOUSE_CHECKS = {
 
 
 def pipeline_assets(
-    pipeline: Pipeline, partitions: dg.HourlyPartitionsDefinition, notifier: Notifier = SILENT
+    pipeline: Pipeline,
+    partitions: dg.HourlyPartitionsDefinition,
+    notifier: Notifier = SILENT,
+    readers: Collection[Pipeline] = (),
 ) -> dg.AssetsDefinition:
-    """All assets of a pipeline with their checks: its lake tables, and `dry_run/*` and `warehouse/*` of the published."""
+    """All assets of a pipeline with their checks: its lake tables, and `dry_run/*` and `warehouse/*` of the published.
+
+    `readers` are pipelines that read its tables: what a run makes stale there is told in its report.
+    """
 
     @dg.multi_asset(
         name=pipeline.name,
@@ -102,7 +111,7 @@ def pipeline_assets(
                     f"repair {job.repair_id} of {plan.hours}, {len(plan.hours)} hours. Its report is the newest event of "
                     f"{'/'.join(plan.assets[-1])} when the run has ended: /assets/{'/'.join(plan.assets[-1])}?view=events"
                 )
-                engines, pace = repair_services(job, services, live_repairs(context)), Pace()
+                engines, pace, started = repair_services(job, services, live_repairs(context)), Pace(), services.clock()
                 for event in run_plan(plan, job, engines):
                     listener(event)
                     said = pace.take(event)
@@ -112,6 +121,7 @@ def pipeline_assets(
                     report.take(event)
                     if isinstance(event, StepFinished):
                         report_step(context, event, job.repair_id)
+                report.following = _following(context, pipeline, readers, plan, services, started)
         except TransientError as error:
             # Not a RetryPolicy of the op: Dagster applies one to a run that somebody stops, too.
             retry = context.op_execution_context.retry_number
@@ -129,6 +139,22 @@ def pipeline_assets(
         yield from ()
 
     return materialize
+
+
+def _following(
+    context: dg.AssetExecutionContext,
+    pipeline: Pipeline,
+    readers: Collection[Pipeline],
+    plan: Plan,
+    services: Services,
+    started: datetime,
+) -> tuple[Following, ...]:
+    """What the run has made stale; a question that cannot be answered fails no repair."""
+    try:
+        return stale_after(pipeline, readers, [plan], services.lake, lambda: Ledger(services.warehouse()), started)
+    except BackfillError as error:
+        context.log.warning(f"what reads the hours of this run could not be looked up: {error}")
+        return ()
 
 
 def _make_plan(

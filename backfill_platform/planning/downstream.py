@@ -4,9 +4,9 @@ A repair builds tables of one pipeline only (decision 29). Hours that were built
 `backfill gaps` finds them link by link, as they become so. Here the whole chain is told at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from backfill_platform.adapters.clickhouse.state.ledger import Ledger
 from backfill_platform.adapters.iceberg.lake import Lake
@@ -29,6 +29,11 @@ class Following:
     def ranges(self) -> tuple[HourRange, ...]:
         """The hours of all tables, as contiguous ranges: one run for each."""
         return merge_hours({hour for one in self.tables for hour in one.why})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables, such as `aggregated/risk`."""
+        return tuple(str(one.node.table) for one in self.tables)
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -112,6 +117,24 @@ def rewritten_hours(plans: Iterable[Plan], ledger: Ledger, since: datetime) -> d
             if last.finished_at >= since and before and before[-1].content != last.content:
                 found.setdefault(path, set()).add(hour)
     return found
+
+
+def stale_after(
+    pipeline: Pipeline,
+    readers: Iterable[Pipeline],
+    plans: Collection[Plan],
+    lake: Lake,
+    ledger: Callable[[], Ledger],
+    since: datetime,
+) -> tuple[Following, ...]:
+    """What plans that were walked from `since` to now have made stale, in the pipeline itself and in those that read from it.
+
+    The ledger is asked only where something could follow.
+    """
+    done, now = planned_hours(plans), datetime.now(UTC)
+    if not follow_all(pipeline, readers, done, done, lake, now):
+        return ()
+    return follow_all(pipeline, readers, rewritten_hours(plans, ledger(), since), done, lake, now)
 
 
 def _builds(plan: Plan) -> Iterator[BuildHours]:

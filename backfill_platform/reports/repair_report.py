@@ -15,6 +15,7 @@ from backfill_platform.domain.plan import DRY_RUN, WAREHOUSE, AssetPath, Plan
 from backfill_platform.domain.request import PLAIN_REQUEST, RepairRequest
 from backfill_platform.domain.tables import Layer
 from backfill_platform.pipelines.spec import Pipeline
+from backfill_platform.planning.downstream import Following
 from backfill_platform.repair.outcomes import CheckResult, Event, HourOutcome, StepFinished, StepStarted, TargetHour
 from backfill_platform.repair.publish import REFUSALS, WITHIN_CHANGE_LIMITS
 from backfill_platform.repair.undo import UndoneTable
@@ -112,7 +113,10 @@ class AssetReport:
 
 @dataclass
 class RepairReport:
-    """Collects what a run tells, hour by hour. `conflicts` are the rows that an undo left alone because they have changed."""
+    """Collects what a run tells, hour by hour.
+
+    `conflicts` are the rows that an undo left alone because they have changed, `following` what is stale by the run.
+    """
 
     subject: RunSubject
     plan: Plan | None = None
@@ -120,6 +124,7 @@ class RepairReport:
     steps: dict[AssetPath, list[StepFinished]] = field(default_factory=dict)
     error: str = ""
     conflicts: int = 0
+    following: tuple[Following, ...] = ()
     seconds: dict[AssetPath, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     _since: float = 0.0

@@ -11,9 +11,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from backfill_platform.examples import clickstream
+from backfill_platform.errors import HourLeased
+from backfill_platform.examples import clickstream, payments
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.range_concurrency import wait_for_hours
+from backfill_platform.orchestration.range_concurrency import refuse_runs_at_work, wait_for_hours
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.fixtures_warehouse import wait_until
@@ -94,6 +95,23 @@ def test_a_later_run_waits_and_nobody_waits_for_the_dead(start: Start, tmp_path:
         first.process.kill()
         first.process.wait()
         later.worked()
+
+
+def test_a_migration_is_refused_while_a_run_is_at_work(tmp_path: Path) -> None:
+    @dg.op
+    def nothing() -> None: ...
+
+    @dg.job(name="clickstream_undo")
+    def undo() -> None:
+        nothing()
+
+    with dagster_instance(Settings(home=tmp_path, project=ROOT)) as instance:
+        run = instance.create_run_for_job(undo, status=dg.DagsterRunStatus.STARTED)
+        refuse_runs_at_work(instance, payments.pipeline)
+        with pytest.raises(HourLeased, match=f"run {run.run_id[:8]} is at work on all hours of clickstream"):
+            refuse_runs_at_work(instance, clickstream.pipeline)
+        instance.report_run_failed(run)
+        refuse_runs_at_work(instance, clickstream.pipeline)
 
 
 def test_nobody_says_that_it_waits_for_a_run_that_may_have_to_wait_itself(tmp_path: Path) -> None:

@@ -188,6 +188,9 @@ class Stage:
         expected = sorted(_plain(table, row) for rows in self.rows.values() for row in rows)
         read = self.lake.read(table, table.column_names, "who >= 0").to_pylist()
         assert sorted(_plain(table, row) for row in read) == expected
+        for name in self.columns:
+            empty = sum(row[name] is None for rows in self.rows.values() for row in rows)
+            assert self.lake.read(table, ["who"], f"{name} is null").num_rows == empty
         sql = f"SELECT {names(table.column_names)} FROM {target_name(table)} FINAL"
         stored = [dict(zip(table.column_names, row, strict=True)) for row in self.warehouse.rows(sql, doing="looking")]
         assert sorted(_plain(table, row) for row in stored) == expected
@@ -400,6 +403,43 @@ def test_a_view_that_uses_a_column_is_not_broken(make: Callable[[], Stage]) -> N
         stage.warehouse.command(f"DROP VIEW {view}", doing="cleaning up")
     stage.migrate("pages")
     stage.assert_holds()
+
+
+def test_what_the_target_itself_makes_of_a_column_is_not_broken(make: Callable[[], Stage]) -> None:
+    stage = make()
+    target = target_name(stage.table)
+    stage.warehouse.command(f"ALTER TABLE {target} ADD INDEX by_pages pages TYPE minmax", doing="preparing")
+    stage.change("pages", "views", Declared("number", 1, was=("pages",)))
+    with pytest.raises(
+        PreconditionError, match="its own indexes, projections, constraints, defaults or TTL use the column pages"
+    ):
+        stage.migrate()
+    stage.warehouse.command(f"ALTER TABLE {target} DROP INDEX by_pages", doing="preparing")
+    stage.migrate()
+    stage.build(START, 1)
+    stage.assert_holds()
+
+
+def test_a_materialized_view_goes_on_when_a_column_is_added(make: Callable[[], Stage]) -> None:
+    """Rows are inserted then, for the view to see them, and it adds up what it did before."""
+    stage = make()
+    view = f"transformed.{stage.name}_totals"
+    stage.warehouse.command(
+        f"CREATE MATERIALIZED VIEW {view} ENGINE = SummingMergeTree ORDER BY hour AS "
+        f"SELECT hour, sum(pages * sign) AS total FROM {target_name(stage.table)} GROUP BY hour",
+        doing="preparing",
+    )
+    try:
+        stage.build(START, 1)
+        stage.change("", "metric", Declared("measure"))
+        stage.migrate()
+        stage.build(START, 1)
+        stage.build(START + HOUR, 10)
+        stage.assert_holds()
+        totals = stage.warehouse.rows(f"SELECT sum(total) FROM {view} GROUP BY hour ORDER BY hour", doing="looking")
+        assert totals == [(2 + 3,), (11 + 12,)]
+    finally:
+        stage.warehouse.command(f"DROP VIEW {view}", doing="cleaning up")
 
 
 def test_nobody_may_be_at_work(make: Callable[[], Stage]) -> None:

@@ -1,14 +1,17 @@
 """What the report of a repair tells besides its hours: sessions that stay open, the time of each step, what to do next."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from backfill_platform.domain.hours import HOUR, HourRange
+from backfill_platform.domain.impact import Affected
 from backfill_platform.domain.plan import AssetPath, make_plan
 from backfill_platform.examples import clickstream
+from backfill_platform.planning.downstream import Following
 from backfill_platform.repair.outcomes import CheckResult, Closure, Event, HourOutcome, Reading, StepFinished, StepStarted
-from backfill_platform.reports.render import last_lines, page
+from backfill_platform.reports.render import last_lines, message, page
 from backfill_platform.reports.repair_report import RepairReport, RunSubject
 
 FIRST = clickstream.HOURS.start
@@ -38,6 +41,15 @@ def test_sessions_that_stay_open_are_told() -> None:
     assert report.open_sessions == [("transformed/sessions", 445, "the end of the landed hours")]
     assert "### Sessions that stay open until more has landed" in page(report, [])
     assert "445 sessions stay open until more has landed (the end of the landed hours)" in last_lines(report)
+
+
+def test_what_is_stale_in_other_pipelines_is_told_with_its_command() -> None:
+    report = report_of(SESSIONS, COPY)
+    node = replace(clickstream.pipeline.nodes[1], table=replace(clickstream.pipeline.nodes[1].table, name="risk"))
+    report.following = (Following("shop", (Affected(node, {FIRST: "computed from transformed/sessions"}),)),)
+    repair = "backfill run shop --from 1998-04-30T22 --to 1998-04-30T23"
+    assert f"| shop | transformed/risk | {repair} |" in page(report, [])
+    assert f"Stale since in shop: transformed/risk; repair with: {repair}" in message(report)
 
 
 def test_each_step_tells_its_seconds_also_where_it_was_done_in_parts() -> None:
