@@ -1,12 +1,18 @@
-"""Which process a run of the command line belongs to, written into a tag of the run, and whether it lives."""
+"""Which process a run of the command line belongs to, and which home a daemon's: tags of the run, and who lives.
+
+Several hosts may share Dagster's database. Each judges the runs of its own home only.
+"""
 
 import os
 import socket
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
 
 PROCESS_TAG = "backfill/process"  # written by us, never by people
+HOME_TAG = "backfill/home"  # of the daemon that has launched the run
 
 
 def this_process() -> str:
@@ -18,6 +24,14 @@ def is_alive(run: dg.DagsterRun) -> bool:
     """Whether the process of a command line's run lives; taken for granted on another machine."""
     host, pid, started = run.tags[PROCESS_TAG].rsplit(":", 2)
     return host != socket.gethostname() or _started(int(pid)) == started
+
+
+def home_id(instance: dg.DagsterInstance) -> str:
+    """Names the home of an instance, whatever its host is called: a container that starts again has another name."""
+    file = Path(instance.root_directory) / "home-id"
+    with suppress(FileExistsError), file.open("x") as new:
+        new.write(uuid.uuid4().hex)
+    return file.read_text()
 
 
 def _started(pid: int) -> str:

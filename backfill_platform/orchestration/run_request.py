@@ -29,7 +29,7 @@ from backfill_platform.orchestration.dagster_overrides.run_queue import (
     UNDECLARED,
     limit_tag,
 )
-from backfill_platform.orchestration.process_identity import PROCESS_TAG
+from backfill_platform.orchestration.process_identity import HOME_TAG, PROCESS_TAG
 from backfill_platform.pipelines.spec import RUNS_AT_ONCE, Pipeline
 
 REASON_TAG = "backfill/reason"
@@ -58,7 +58,7 @@ TAGS = (
     ROUTINE_TAG,
 )
 _OWN_TAGS = (
-    *(PROCESS_TAG, REPAIR_TAG, NOTIFIED_TAG, DAMAGE_TAG),
+    *(PROCESS_TAG, HOME_TAG, REPAIR_TAG, NOTIFIED_TAG, DAMAGE_TAG),
     *(PIPELINE_TAG, PRIORITY_TAG, AT_ONCE_TAG, *(limit_tag(str(limit)) for limit in (UNDECLARED, *RUNS_AT_ONCE))),
 )
 _SENSOR = "dagster/sensor_name"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.launcher.base import WorkerStatus
+from dagster._core.launcher.base import LaunchRunContext, WorkerStatus
 from dagster._core.storage.tags import MAX_RETRIES_TAG, WILL_RETRY_TAG
 from dagster._daemon.auto_run_reexecution.event_log_consumer import EventLogConsumerDaemon
 
 from backfill_platform.orchestration.dagster_overrides.run_launcher import CheckedRunLauncher
 from backfill_platform.orchestration.in_process import dagster_instance
-from backfill_platform.orchestration.process_identity import PROCESS_TAG, this_process
+from backfill_platform.orchestration.process_identity import HOME_TAG, PROCESS_TAG, home_id, this_process
 from backfill_platform.orchestration.recovery import NEVER_RETRIED, fail_dead_runs
 from backfill_platform.settings import Settings
 from backfill_platform_tests.fixtures_stack import ROOT
@@ -60,6 +60,27 @@ def test_workers_are_left_alone_where_a_daemon_runs(instance: dg.DagsterInstance
     worker = unfinished(instance, {}, dg.DagsterRunStatus.STARTED)
     assert fail_dead_runs(instance) == []
     assert found(instance, worker)[0] is dg.DagsterRunStatus.STARTED
+
+
+def test_runs_of_another_home_are_left_alone(instance: dg.DagsterInstance) -> None:
+    started = dg.DagsterRunStatus.STARTED
+    mine, other = (unfinished(instance, {HOME_TAG: home}, started) for home in (home_id(instance), "another"))
+    assert fail_dead_runs(instance, workers_too=True) == [mine]
+    assert found(instance, other) == (started, None)
+    run = instance.get_run_by_id(other)
+    assert run is not None
+    assert instance.run_launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+
+
+def test_a_launched_run_names_its_home(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dg.DefaultRunLauncher, "launch_run", lambda *_: None)
+    run = instance.get_run_by_id(unfinished(instance, {}, dg.DagsterRunStatus.STARTING))
+    assert run is not None
+    instance.run_launcher.launch_run(LaunchRunContext(run, None))
+    launched = instance.get_run_by_id(run.run_id)
+    assert launched is not None
+    assert launched.tags[HOME_TAG] == home_id(instance)
+    assert len(launched.tags[HOME_TAG]) == 32
 
 
 def test_a_daemon_that_has_never_run_sees_the_failure(instance: dg.DagsterInstance) -> None:

@@ -7,17 +7,22 @@ from typing import Any, cast
 
 from dagster import DagsterRun, DefaultRunLauncher
 from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster._serdes import deserialize_value
 
-from backfill_platform.orchestration.process_identity import PROCESS_TAG, is_alive
+from backfill_platform.orchestration.process_identity import HOME_TAG, PROCESS_TAG, home_id, is_alive
 
 _SECONDS = 10
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
     """Asks the code server that started a run; for runs of a command line, looks for their process."""
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """As Dagster, with the home in a tag of the run: other hosts with the same database leave it alone."""
+        self._instance.add_run_tags(context.dagster_run.run_id, {HOME_TAG: home_id(self._instance)})
+        super().launch_run(context)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -28,6 +33,8 @@ class CheckedRunLauncher(DefaultRunLauncher):
         """RUNNING, or NOT_FOUND with the reason; run monitoring then reports the run failed."""
         if PROCESS_TAG in run.tags:
             return _running() if is_alive(run) else _gone("its process is gone")
+        if run.tags.get(HOME_TAG, mine := home_id(self._instance)) != mine:
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "the daemon of another home has launched it, and knows")
         client = cast(Any, self)._get_grpc_client_for_termination(run.run_id)
         if client is None:
             return _gone("it names no code server")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import dagster as dg
@@ -11,6 +12,8 @@ import pytest
 import sqlalchemy as db
 
 from backfill_platform.orchestration.dagster_overrides.postgres import WRITING
+from backfill_platform.orchestration.process_identity import HOME_TAG, home_id
+from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform_tests.fixtures_stack import ROOT
 from backfill_platform_tests.orchestration.dagster_overrides.conftest import POSTGRES
 
@@ -21,6 +24,11 @@ time.sleep(max(0, float(sys.argv[2]) - time.time()))
 with dg.DagsterInstance.from_config(sys.argv[1]) as instance:
     instance.report_runless_asset_event(dg.AssetMaterialization("a", partition=sys.argv[3]))
 """
+
+
+@dg.job
+def empty() -> None:
+    """A job for runs to be of."""
 
 
 @pytest.fixture
@@ -55,3 +63,20 @@ def test_writers_take_turns(home: Path, postgres_url: str) -> None:
             assert instance.get_materialized_partitions(dg.AssetKey("a")) == set()
         writer.join(30)
         assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
+
+
+def test_two_hosts_with_one_database_leave_each_others_runs_alone(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str
+) -> None:
+    """A command line where no daemon runs takes the runs of its own home for dead; it took those of the other one, too."""
+    with ExitStack() as stack:
+        homes = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+        for one in homes:
+            (one / "dagster.yaml").write_text(POSTGRES.format(url=postgres_url))
+        first, second = (stack.enter_context(dg.DagsterInstance.from_config(str(one))) for one in homes)
+        started = dg.DagsterRunStatus.STARTED
+        run = first.create_run_for_job(empty, tags={HOME_TAG: home_id(first)}, status=started)
+        unnamed = first.create_run_for_job(empty, status=started)
+        assert fail_dead_runs(second, workers_too=True) == []
+        assert [one.run_id for one in second.get_runs(dg.RunsFilter(statuses=[started]))] == [unnamed.run_id, run.run_id]
+        assert fail_dead_runs(first, workers_too=True) == [run.run_id]
