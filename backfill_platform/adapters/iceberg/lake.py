@@ -18,7 +18,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import NestedField
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from backfill_platform.adapters.iceberg.atomic_catalog import AtomicCatalog
@@ -89,10 +89,11 @@ class Lake:
         `properties` are pyiceberg's, such as where an object store is.
         """
         self.root_uri = root_uri.rstrip("/")
-        try:
-            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri, **(properties or {}))
-        except OperationalError:  # another process has created the catalog's tables at the same time
-            self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri, **(properties or {}))
+        # Another process may create the same tables of the catalog at the same time, one after the other.
+        made_by_others = (OperationalError, IntegrityError, ProgrammingError)
+        for attempt in Retrying(retry=retry_if_exception_type(made_by_others), stop=stop_after_attempt(4), reraise=True):
+            with attempt:
+                self._catalog = AtomicCatalog("lake", uri=catalog_uri, warehouse=self.root_uri, **(properties or {}))
 
     def ensure(self, table: Table) -> None:
         """Create the table if it is absent, with an empty first snapshot, which branches need.

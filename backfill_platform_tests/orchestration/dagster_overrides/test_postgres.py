@@ -10,8 +10,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import sqlalchemy as db
+import yaml
 
 from backfill_platform.orchestration.dagster_overrides.postgres import WRITING
+from backfill_platform.orchestration.dagster_overrides.shared_storage import is_shared
 from backfill_platform.orchestration.process_identity import HOME_TAG, home_id
 from backfill_platform.orchestration.recovery import fail_dead_runs
 from backfill_platform_tests.fixtures_stack import ROOT
@@ -62,6 +64,20 @@ def test_writers_take_turns(home: Path, postgres_url: str) -> None:
             assert writer.is_alive()
             assert instance.get_materialized_partitions(dg.AssetKey("a")) == set()
         writer.join(30)
+        assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
+
+
+def test_the_shipped_instance_is_the_usual_one_but_for_its_storage(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, shipped = (yaml.safe_load((ROOT / name).read_text()) for name in ("dagster.yaml", "deploy/postgres/dagster.yaml"))
+    assert shipped.pop("storage") != usual.pop("storage")
+    assert shipped == usual
+    (tmp_path / "dagster.yaml").write_text((ROOT / "deploy/postgres/dagster.yaml").read_text())
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", postgres_url)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert is_shared(instance)
+        instance.report_runless_asset_event(dg.AssetMaterialization("a", partition="1"))
         assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
 
 
