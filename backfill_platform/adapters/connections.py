@@ -39,12 +39,12 @@ class Connections:
     def lake(self) -> Lake:
         """The lake, its catalog's folder made where it is a local file.
 
-        Raises SettingsError when the catalog's URI is none, or its folder cannot be written, and when the embedded warehouse is
-        to read object storage itself.
+        Raises SettingsError when the catalog's URI is none, or its folder cannot be written, and when a warehouse is to
+        read object storage itself.
         """
-        if self.loading is Loading.PULL and self._settings.clickhouse_url is None and is_object(self._settings.lake_root):
+        if self.loading is Loading.PULL and is_object(self._settings.lake_root):
             raise SettingsError(
-                "BACKFILL_LOADING: the embedded warehouse cannot read object storage; use push, or leave the setting out"
+                "BACKFILL_LOADING: a warehouse cannot read object storage yet; use push, or leave the setting out"
             )
         try:
             catalog = make_url(self._settings.lake_catalog)

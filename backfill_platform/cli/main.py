@@ -7,6 +7,7 @@ import click
 from backfill_platform.cli import terminal
 from backfill_platform.cli.adopt import adopt
 from backfill_platform.cli.check import check
+from backfill_platform.cli.doctor import doctor
 from backfill_platform.cli.init import init
 from backfill_platform.cli.inspect import gaps, ledger, verify
 from backfill_platform.cli.live import live
@@ -46,6 +47,7 @@ def main() -> None:
 for command in (
     init,
     adopt,
+    doctor,
     up,
     demo,
     plan,
