@@ -125,7 +125,9 @@ def test_rows_that_the_key_does_not_tell_apart_are_counted(warehouse: Warehouse,
     assert "does not identify" not in told
 
 
-@pytest.mark.parametrize("name", ["hits", "github_events", "Orders", "uk_price_paid"])
+@pytest.mark.parametrize(
+    "name", ["hits", *(pytest.param(name, marks=pytest.mark.slow) for name in ("github_events", "Orders", "uk_price_paid"))]
+)
 def test_the_test_that_is_written_passes(warehouse: Warehouse, place: Path, name: str) -> None:
     create(warehouse, name, *ADOPTED[name][:2])
     assert adopt(place, f"examples.{name}")[0] == 0

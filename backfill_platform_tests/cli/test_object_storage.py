@@ -37,7 +37,6 @@ def test_hours_are_landed_published_and_repaired_with_the_lake_in_a_bucket(
 ) -> None:
     backfill = CommandLine(tmp_path / "home", bucket, spark_s3_client)
     backfill("run", "clickstream", *HOURS)
-    assert "no gaps in 2 hours" in backfill("gaps", "clickstream", *HOURS)
     data = bucket.keys("tables/data/transformed/sessions/")
     assert len(data) == 2
     assert not list((tmp_path / "home" / "lake").rglob("*.parquet")), "nothing of the lake is beside the bucket"

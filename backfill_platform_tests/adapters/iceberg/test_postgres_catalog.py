@@ -27,7 +27,7 @@ Lake(sys.argv[1], sys.argv[2]).ensure(TABLE)
 
 @pytest.mark.whole
 def test_first_starts_side_by_side_make_the_catalog_once(tmp_path: Path, postgres_url: str) -> None:
-    root, at = local_uri(tmp_path / "lake"), str(time.time() + 12)
+    root, at = local_uri(tmp_path / "lake"), str(time.time() + 8)
     command = [sys.executable, "-c", STARTER, postgres_url, root, at]
     starters = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(STARTERS)]
     said = [starter.communicate(timeout=120)[1] for starter in starters]
