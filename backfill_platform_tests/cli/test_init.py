@@ -97,7 +97,7 @@ def test_the_readme_works(project: Path) -> None:
     assert "this line is broken" in printed, "the quarantine is shown"
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_its_checks_run_as_its_workflow_runs_them(project: Path) -> None:
     steps = yaml.safe_load((project / ".github/workflows/backfill.yml").read_text())["jobs"]["checks"]["steps"]
     commands = [step["run"] for step in steps if "run" in step and "pip install" not in step["run"]]

@@ -92,8 +92,8 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
     write_live(mortal.warehouse, table, rows)
     lost = total = 1
     tried = cut = 0
-    with closing(Warehouse(proxy.url)) as line:
-        while lost <= total:
+    while lost <= total:
+        with closing(Warehouse(proxy.url)) as line:  # each a process of its own, which creates what is absent
             start = proxy.requests
             proxy.drop = partial(is_request, start + lost)
             tried += 1
@@ -103,12 +103,12 @@ def test_every_answer_may_be_lost(mortal: Mortal, table: Table, proxy: Proxy, ki
                 cut += 1
             total = max(total, proxy.requests - start)
             proxy.drop = lambda number, _: False
-            assert_sound(mortal.warehouse, table, rows, others, HOURS, [f"answer {lost} lost"])
-            results = repair(mortal.warehouse, table, HOURS, others, lease_seconds=60)
-            assert set(statuses(results).values()) <= {"published", "unchanged"}
-            assert net_rows(mortal.warehouse, table) == as_counter(others) == final_rows(mortal.warehouse, table)
-            rows, others = others, rows
-            lost += step
+        assert_sound(mortal.warehouse, table, rows, others, HOURS, [f"answer {lost} lost"])
+        results = repair(mortal.warehouse, table, HOURS, others, lease_seconds=60)
+        assert set(statuses(results).values()) <= {"published", "unchanged"}
+        assert net_rows(mortal.warehouse, table) == as_counter(others) == final_rows(mortal.warehouse, table)
+        rows, others = others, rows
+        lost += step
     assert total > 20
     assert cut > tried / 5  # the others: the client library asks again, or the answer was not needed
 

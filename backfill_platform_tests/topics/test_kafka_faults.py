@@ -115,7 +115,7 @@ def test_the_broker_dies_while_hours_land(world: World, mortal: Mortal) -> None:
     assert sum(len(span) for spans in landed.values() for span in spans) == COUNT
 
 
-@pytest.mark.parametrize("transactional", [True, False])
+@pytest.mark.parametrize("transactional", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_broker_dies_while_a_replay_is_sent_and_while_it_is_drained(
     world: World, mortal: Mortal, transactional: bool
 ) -> None:

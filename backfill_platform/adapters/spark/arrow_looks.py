@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem
 
 from backfill_platform.adapters.spark.looks import LAST, STARTED, Across, PlanFiles, Wanted
 from backfill_platform.adapters.spark.sessions import moment_number
 from backfill_platform.domain.column_types import ColumnType, DataType
+from backfill_platform.domain.uris import local_path
 
 if TYPE_CHECKING:
     from backfill_platform.domain.windows import UntilClosed
@@ -34,6 +35,12 @@ _KEY_TYPES: Mapping[DataType, pa.DataType] = {
 _TIME = "_time"  # microseconds since 1970
 
 
+def _located(uri: str) -> tuple[FileSystem, str]:
+    # Local ones are not percent-encoded, and Arrow refuses spaces.
+    local = local_path(uri)
+    return (LocalFileSystem(), local) if local else FileSystem.from_uri(uri)
+
+
 def arrow_key_type(key: DataType) -> pa.DataType | None:
     """The type of a key for `ArrowLooks`; None where Spark and Arrow may not agree which values are the same."""
     return _KEY_TYPES.get(key)
@@ -50,7 +57,7 @@ class ArrowLooks:
         """How many rows the files have; None where one of them lacks the key or the time, as a file of an older schema may."""
 
         def of_file(uri: str) -> int | None:
-            filesystem, path = FileSystem.from_uri(uri)
+            filesystem, path = _located(uri)
             with filesystem.open_input_file(path) as file:
                 footer = pq.read_metadata(file)
             return footer.num_rows if {self._key, self._time} <= set(footer.schema.to_arrow_schema().names) else None
@@ -108,7 +115,7 @@ class ArrowLooks:
         asked = None if keys is None else keys.combine_chunks()
 
         def of_file(uri: str) -> pa.Table:
-            filesystem, path = FileSystem.from_uri(uri)
+            filesystem, path = _located(uri)
             with filesystem.open_input_file(path) as file:
                 rows = pq.ParquetFile(file).read([self._key, self._time])
             times = rows[self._time].cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -18,6 +18,7 @@ from backfill_platform.adapters.spark.hours import between
 from backfill_platform.adapters.spark.looks import LAST, STARTED, Across, Looks, SizedLooks, Wanted
 from backfill_platform.adapters.spark.spark_looks import SparkLooks
 from backfill_platform.domain.column_types import ColumnType, DecimalType
+from backfill_platform.domain.uris import local_uri
 from backfill_platform.domain.windows import UntilClosed
 from backfill_platform.examples.session_rule import sessionize
 from backfill_platform_tests.events import T0, hour
@@ -51,7 +52,7 @@ class Folder:
             path = folder / f"{number}.parquet"
             rows = {"client": [event.client for event in mine], "at": [event.at for event in mine]}
             pq.write_table(pa.table(rows, schema=SCHEMA), path)
-            self.files[number] = str(path)
+            self.files[number] = local_uri(path)
 
     def plan(self, begin: datetime, end: datetime) -> list[str]:
         return [path for number, path in self.files.items() if hour(number) < end and begin < hour(number + 1)]
@@ -147,7 +148,7 @@ CLICKS = [
 
 def test_spark_finds_the_sessions_of_the_reference(spark: "SparkSession", tmp_path: Path) -> None:
     check(Folder(tmp_path / "events", CLICKS).by("spark", spark), CLICKS)
-    check(Folder(tmp_path / "again", CLICKS).by("arrow"), CLICKS)
+    check(Folder(tmp_path / "a folder with spaces and %20", CLICKS).by("arrow"), CLICKS)
 
 
 class Fails:
@@ -172,7 +173,7 @@ def test_how_many_events_there_are_decides_who_looks(tmp_path: Path, monkeypatch
 def test_a_file_without_the_key_is_left_to_spark(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "events", CLICKS)
     for path in (folder.files[1], folder.files[3]):
-        pq.write_table(pa.table({"at": [hour(1)]}), path)
+        pq.write_table(pa.table({"at": [hour(1)]}), path.removeprefix("file://"))
     arrow = ArrowLooks(folder.plan, AHEAD, "at", pa.string())
     assert arrow.rows(hour(0), hour(9)) is None
     check(SizedLooks(Fails(), Folder(tmp_path / "same", CLICKS).by("arrow"), arrow.rows), CLICKS)
