@@ -79,8 +79,8 @@ class Settings(BaseSettings):
     spark_driver_memory: str = Field("2g", description="heap of the Spark driver, as Java writes it")
     spark_options: dict[str, str] = Field(
         {},
-        description="further options of Spark, as a JSON object, such as "
-        '{"spark.driver.extraClassPath": "/opt/s3a/*"}; for a session or server that is started here',
+        description="further options of Spark, for a session or server that is started here, as a JSON object, such as "
+        '{"spark.driver.extraClassPath": "/opt/s3a/*"}; no secrets: Dagster shows them',
     )
     kafka: dict[str, SecretStr] = Field(
         {}, description='settings of librdkafka, as a JSON object: {"bootstrap.servers": "broker:9092"}'

@@ -1,19 +1,18 @@
 """An S3-compatible object store (moto's server) on a free loopback port, in a process of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backfill_platform_tests.fixtures_warehouse import wait_until
+from backfill_platform.devstack.processes import free_port
+from backfill_platform_tests.fixtures_warehouse import wait_for_port
 
 ROOT = Path(__file__).parent.parent
 S3_CLIENT = ROOT / ".s3a" / "libs"  # of Spark; scripts/need-s3a fetches it
@@ -48,20 +47,12 @@ class Bucket:
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[str]:
     """The endpoint of the store."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def listens() -> bool:
-        assert process.poll() is None, "the object store has ended"
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        return False
-
     try:
-        wait_until(listens, START_SECONDS)
+        wait_for_port(process, port, START_SECONDS)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

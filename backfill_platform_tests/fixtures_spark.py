@@ -4,17 +4,17 @@ With TEST_SPARK=connect it is a session on a Spark Connect server, as `backfill 
 """
 
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from backfill_platform.adapters.spark.session import connect_server_command, session_options, use_this_interpreter
-from backfill_platform_tests.fixtures_warehouse import wait_until
+from backfill_platform.devstack.processes import free_port
+from backfill_platform_tests.fixtures_warehouse import wait_for_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,9 +49,7 @@ def _session(remote: str | None) -> Iterator["SparkSession"]:
 @contextmanager
 def connect_server() -> Iterator[str]:
     """A Spark Connect server on a free port, by the command of the product; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = connect_server_command(port=port, master="local[2]", driver_memory="1g")
     # Its Python workers look for the tests' own functions neither here nor in the folder that it was started in.
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -59,14 +57,8 @@ def connect_server() -> Iterator[str]:
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
-    def listens() -> bool:
-        assert process.poll() is None, "the Spark Connect server has ended"
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        return False
-
     try:
-        wait_until(listens, START_SECONDS)
+        wait_for_port(process, port, START_SECONDS)
         yield f"sc://127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -7,10 +7,12 @@ use and shared by the whole test session.
 import base64
 import http.client
 import os
+import socket
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from email.message import Message
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -73,6 +75,18 @@ def raw(
         return Answer(response.status, response.headers, response.read())
     finally:
         connection.close()
+
+
+def wait_for_port(process: "subprocess.Popen[bytes]", port: int, seconds: float) -> None:
+    """Until the process listens on a loopback port. Fails at once when it ends."""
+
+    def listens() -> bool:
+        assert process.poll() is None, f"process {process.pid} has ended"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    wait_until(listens, seconds)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

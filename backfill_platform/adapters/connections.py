@@ -72,8 +72,8 @@ class Connections:
         if is_object(self._settings.lake_root) and self._settings.spark_remote is None and not has_s3_client(more):
             raise SettingsError(
                 "BACKFILL_LAKE_URI: Spark needs Hadoop's S3 client to read s3://; fetch it with `mvn -f deploy/s3a/pom.xml "
-                "dependency:copy-dependencies -DoutputDirectory=/opt/s3a`, and set BACKFILL_SPARK_OPTIONS='{\"spark.driver."
-                'extraClassPath": "/opt/s3a/*"}\''
+                "dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=/opt/s3a`, and set "
+                'BACKFILL_SPARK_OPTIONS=\'{"spark.driver.extraClassPath": "/opt/s3a/*"}\''
             )
         return more
 

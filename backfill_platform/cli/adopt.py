@@ -1,6 +1,7 @@
 """The command that declares a table that is there: `adopt`."""
 
 import sys
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ def adopt(table: str, **said: Any) -> None:
 
     Nothing in ClickHouse is changed. What was guessed is shown, and what is left to fill in.
     """
+    from backfill_platform.adapters.clickhouse.sql import hour_of
+    from backfill_platform.adapters.clickhouse.table_facts import read_facts, times_of
     from backfill_platform.pipelines.adoption import Wishes
 
     database, dot, name = table.partition(".")
@@ -47,20 +50,21 @@ def adopt(table: str, **said: Any) -> None:
     key = tuple(part.strip() for part in (said["key"] or "").split(",") if part.strip())
     settings = load_settings()
     with warehouse_of(settings) as warehouse:
-        adoption, left = _adopted(warehouse, database, name, Wishes(key, said["tenant"], said["hour"]))
+        facts = read_facts(warehouse, database, name)
+        adoption, left = _adopted(warehouse, facts, Wishes(key, said["tenant"], said["hour"]))
         sample = _sample(settings, adoption, said)
-        start, end, how = _span(warehouse, adoption, sample, said["start"])
+        times = [*(times_of(warehouse, facts, hour_of(adoption.table)) or ()), *sample.times]
+        start, end, how = _span(times, sample, said["start"])
     _write(adoption, sample, (start, end), said["folder"])
     _show(adoption, sample, [how, *left], said["folder"], start)
 
 
-def _adopted(warehouse: Any, database: str, name: str, wishes: Any) -> tuple["Adoption", list[str]]:
+def _adopted(warehouse: Any, facts: Any, wishes: Any) -> tuple["Adoption", list[str]]:
     """The declaration, proven against the table, and what to look at in it. Raises UsageError where there is none."""
     from backfill_platform.adapters.clickhouse.preconditions import check_target
-    from backfill_platform.adapters.clickhouse.table_facts import read_facts, repeated
+    from backfill_platform.adapters.clickhouse.table_facts import repeated
     from backfill_platform.pipelines.adoption import adopt as declare
 
-    facts = read_facts(warehouse, database, name)
     try:
         adoption = declare(facts, wishes)
         check_target(warehouse, adoption.table)
@@ -92,14 +96,8 @@ def _sample(settings: Settings, adoption: "Adoption", said: dict[str, Any]) -> "
     return sample
 
 
-def _span(warehouse: Any, adoption: "Adoption", sample: "Sample", start: str | None) -> tuple[datetime, datetime | None, str]:
-    """The first hour, the end of the last one (None: it goes on), and where they are from."""
-    from backfill_platform.adapters.clickhouse.sql import hour_of
-    from backfill_platform.adapters.clickhouse.table_facts import read_facts, times_of
-
-    database, name = adoption.table.stored_in
-    facts = read_facts(warehouse, database, name)
-    times = [*(times_of(warehouse, facts, hour_of(adoption.table)) or ()), *sample.times]
+def _span(times: Collection[datetime], sample: "Sample", start: str | None) -> tuple[datetime, datetime | None, str]:
+    """The first hour, the end of the last one (None: it goes on), and where they are from; `times` are those of rows."""
     now = datetime.now(UTC)
     if not times:
         first = parse_hour(start) if start else now.replace(minute=0, second=0, microsecond=0) - HOUR

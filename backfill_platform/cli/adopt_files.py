@@ -85,7 +85,7 @@ def _declaration(adoption: Adoption, sample: Sample) -> list[str]:
     table = adoption.table
     target = [f"{table.target.database!r}", f"{table.target.name!r}"]
     target += [f"sign={table.target.sign!r}"] if table.collapses and table.target.sign != "sign" else []
-    target += [f'hour="{table.target.hour}"'] if table.target.hour else []
+    target += [f"hour={table.target.hour!r}"] if table.target.hour else []
     target += [f"engine=TargetEngine.{TargetEngine(table.target.engine).name}"] if not table.collapses else []
     target += [f"deleted={table.target.deleted!r}"] if table.target.deleted else []
     stored = {column.name: column.stored_as for column in table.columns if column.stored_as}

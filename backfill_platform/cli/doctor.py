@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import click
@@ -17,8 +19,8 @@ from backfill_platform.settings import load_settings
 def doctor(pipeline: str | None, output: str) -> None:
     """Try what repairs of a pipeline, or of all, need: routes, rights, versions, clocks, targets, files that all see.
 
-    Nothing is changed: Spark writes one small file below the lake, which is deleted again. Exit 1 if anything is missing; what
-    it is, and what to do, is in the table.
+    No table of yours is changed: Spark writes one small file below the lake, which is deleted again, and a catalog that is not
+    there is made. Exit 1 if anything is missing; its line says what to do.
     """
     rows: list[Any] = []
     for finding in _findings(pipeline):
@@ -35,9 +37,6 @@ def doctor(pipeline: str | None, output: str) -> None:
 
 
 def _findings(pipeline: str | None) -> Iterator[Any]:
-    from contextlib import ExitStack
-    from functools import cache
-
     from backfill_platform.adapters.connections import Connections
     from backfill_platform.cli.platform import open_spark
     from backfill_platform.detection.preflight import examine

@@ -23,8 +23,8 @@ from backfill_platform.adapters.clickhouse.schema import PATCHES_DATABASE, STAGI
 from backfill_platform.adapters.clickhouse.sql import identifier, literal
 from backfill_platform.adapters.clickhouse.state.ledger import BOOKKEEPING_DATABASE
 from backfill_platform.adapters.connections import Connections
-from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.adapters.kafka.topic import KafkaTopic
+from backfill_platform.adapters.records.storage import located
 from backfill_platform.adapters.spark.writer import write_by_hour
 from backfill_platform.domain.notification import redact
 from backfill_platform.domain.tables import Table

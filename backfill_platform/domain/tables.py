@@ -179,10 +179,10 @@ class Table:
 
     def _check_earlier_names(self) -> None:
         earlier = [name for column in self.columns for name in column.was]
-        taken = [*self.column_names, self.sign, *earlier]
+        taken = [name.lower() for name in (*self.column_names, self.sign, *earlier)]
         for column in self.columns:
             for name in column.was:
-                if not _NAME.match(name) or taken.count(name) > 1:
+                if not _COLUMN.match(name) or taken.count(name.lower()) > 1:
                     raise SpecError(
                         f"{self}: '{column.name}' cannot have been '{name}': that is no name, or that of another column"
                     )

@@ -29,8 +29,14 @@ def is_alive(run: dg.DagsterRun) -> bool:
 def home_id(instance: dg.DagsterInstance) -> str:
     """Names the home of an instance, whatever its host is called: a container that starts again has another name."""
     file = Path(instance.root_directory) / "home-id"
-    with suppress(FileExistsError), file.open("x") as new:
-        new.write(uuid.uuid4().hex)
+    if not file.exists():
+        mine = uuid.uuid4().hex
+        new = file.with_name(f"{file.name}-{mine}")
+        new.write_text(mine)
+        # Of several processes that start at the same time one is first, and nobody reads half a name.
+        with suppress(FileExistsError):
+            os.link(new, file)
+        new.unlink()
     return file.read_text()
 
 

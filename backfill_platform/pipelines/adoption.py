@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pandera.pyspark import DataFrameModel
 
 from backfill_platform.adapters.clickhouse.table_facts import ColumnFacts, TableFacts
+from backfill_platform.adapters.clickhouse.target import PARTITIONS
 from backfill_platform.domain.column_types import FLOATS, ColumnType, is_nested
 from backfill_platform.domain.lake_types import lake_type
 from backfill_platform.domain.stored_types import natural, parse
@@ -21,15 +22,8 @@ _TENANTS = ("tenant", "tenant_id", "account_id", "customer_id", "org_id", "organ
 _TIMES = ("event_time", "eventtime", "timestamp", "created_at", "time", "ts")
 _IDENTIFIERS = ("id", "uuid", "guid", "event_id", "eventid")
 _COUNTED = re.compile(r"_?(row_?)?ver(sion)?\Z", re.I)
-_FUNCTIONS = {
-    "toStartOfHour": Partitioning.HOUR,
-    "toYYYYMMDD": Partitioning.DAY,
-    "toDate": Partitioning.DAY,
-    "toStartOfDay": Partitioning.DAY,
-    "toMonday": Partitioning.WEEK,
-    "toYYYYMM": Partitioning.MONTH,
-    "toStartOfMonth": Partitioning.MONTH,
-}
+# The functions that a PARTITION BY may use, with what they divide the rows by.
+_FUNCTIONS = {way.partition("(")[0]: how for how, ways in PARTITIONS.items() for way in ways}
 
 
 @dataclass(frozen=True)

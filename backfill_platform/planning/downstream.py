@@ -73,7 +73,8 @@ def follow(pipeline: Pipeline, changed: Changed, done: Changed, lake: Lake, now:
         for source in node.inputs:
             if source.table != pipeline.raw.table:
                 why = {**reached_from(source, hours, reached.get(source.table.path, ())), **why}
-        there = lake.built_hours(node.table).difference(done.get(node.table.path, ())) if why else set()
+        left = why.keys() - done.get(node.table.path, ())
+        there = lake.built_hours(node.table, HourRange.covering(left)) & left if left else set()
         why = {hour: reason for hour, reason in why.items() if hour in there}
         if why:
             tables.append(Affected(node, why))

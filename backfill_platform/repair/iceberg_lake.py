@@ -40,7 +40,7 @@ class IcebergLake:
         rejects = self._lake.rows_by_hour(quarantine_of(table), HourRange.covering(hours), branch=name)
         return LakeContents(
             tuple(files),
-            frozenset(self._lake.built_hours(table).intersection(hours)),
+            frozenset(self._lake.built_hours(table, HourRange.covering(hours)).intersection(hours)),
             frozenset(file.hour for file in files if file.uri in missing),
             {hour: rejects.get(hour, 0) for hour in hours},
             self._lake.snapshot(table, branch=name),

@@ -69,3 +69,16 @@ def test_a_target_has_the_name_that_is_declared_and_else_that_of_the_table() -> 
 def test_a_target_that_cannot_work_is_refused_with_the_reason(target: TargetTable, key: tuple[str, ...], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         Table(Layer.TRANSFORMED, "t", (HOUR, CLIENT, STARTED), key=key, target=target)
+
+
+def test_an_earlier_name_may_have_capital_letters_but_not_differ_by_them_alone() -> None:
+    """Tables that people have are adopted with such names, and Spark takes names that differ in case alone for one."""
+
+    def renamed(*was: str) -> Table:
+        columns = (Column("hour", ColumnType.TIMESTAMP), Column("user_id", ColumnType.INT64, was=was))
+        return Table(Layer.TRANSFORMED, "visits", columns)
+
+    assert renamed("UserID").column("user_id").was == ("UserID",)
+    for wrong in (("User_Id",), ("HOUR",), ("a", "A"), ("a-b",)):
+        with pytest.raises(SpecError, match="cannot have been"):
+            renamed(*wrong)

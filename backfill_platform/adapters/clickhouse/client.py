@@ -95,8 +95,7 @@ class Warehouse:
     """A ClickHouse server reached over HTTP, such as `http://user:password@host:8123`.
 
     Safe to use from several threads: it has no session, and keeps nothing between statements but what is prepared. Not across
-    `fork`. `settings`
-    are sent with every statement, as if the user's profile set them; those of EXACT and of the statement win.
+    `fork`. `settings` are sent with every statement, as if the user's profile set them; EXACT and those of the statement win.
     Raises WarehouseUnavailable when nothing answers or an answer takes longer than `statement_seconds`, WarehouseError when
     ClickHouse refuses a statement, UsageError when the URL is not one of a server.
     """

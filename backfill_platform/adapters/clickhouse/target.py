@@ -8,7 +8,7 @@ from backfill_platform.adapters.clickhouse.sql import identifier, names, seen, s
 from backfill_platform.domain.tables import Partitioning, Table, TargetEngine
 
 # The ways to write that a table is partitioned by hours, days, weeks or months.
-_PARTITIONS = {
+PARTITIONS = {
     Partitioning.HOUR: ("toStartOfHour({})",),
     Partitioning.DAY: ("toYYYYMMDD({})", "toDate({})", "toStartOfDay({})"),
     Partitioning.WEEK: ("toMonday({})",),
@@ -89,7 +89,7 @@ class Target:
             return False
         if table.column(table.hour).stored.arguments != ("UTC",):
             return False
-        expressions = {how.format(identifier(table.hour)) for how in _PARTITIONS[table.partitioning]}
+        expressions = {how.format(identifier(table.hour)) for how in PARTITIONS[table.partitioning]}
         return unquoted(self.partition) in {unquoted(one) for one in expressions}
 
     @property

@@ -22,9 +22,10 @@ from pyspark.sql import functions as F
 from backfill_platform.adapters.files.contents import Contents
 from backfill_platform.adapters.files.formats import FileFormat, Text
 from backfill_platform.adapters.files.integrity import LookedThrough
-from backfill_platform.adapters.files.patterns import files_of, fixed_folder, located, named
+from backfill_platform.adapters.files.patterns import files_of, fixed_folder, named
 from backfill_platform.adapters.records.frames import payload
 from backfill_platform.adapters.records.inspection import Inspection
+from backfill_platform.adapters.records.storage import located
 from backfill_platform.adapters.records.taking import Taken
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.offsets import Spans

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pyarrow.fs
 
-from backfill_platform.domain.uris import local_path
+from backfill_platform.adapters.records.storage import located, path_of
 
 _CODE = re.compile("%[YmdHj]")
 _DIGITS = {"%Y": 4, "%m": 2, "%d": 2, "%H": 2, "%j": 3}
@@ -30,12 +30,6 @@ def fixed_folder(pattern: str) -> str:
     return re.split(r"%[YmdHj]|\*", pattern, maxsplit=1)[0].rpartition("/")[0]
 
 
-def located(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a URI, and the path in it."""
-    local = local_path(uri)
-    return (pyarrow.fs.LocalFileSystem(), local) if local else pyarrow.fs.FileSystem.from_uri(uri)
-
-
 def files_of(pattern: str, hours: Iterable[datetime]) -> dict[datetime, list[pyarrow.fs.FileInfo]]:
     """The files of each hour that are there, in the order of their names."""
     hours = list(hours)
@@ -45,7 +39,7 @@ def files_of(pattern: str, hours: Iterable[datetime]) -> dict[datetime, list[pya
     if "*" in whole:
         return _listed(whole, hours)
     filesystem, _ = located(named(whole, hours[0]))
-    infos = filesystem.get_file_info([located(named(whole, hour))[1] for hour in hours])
+    infos = filesystem.get_file_info([path_of(named(whole, hour)) for hour in hours])
     return {hour: [info] if _is_file(info) else [] for hour, info in zip(hours, infos, strict=True)}
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backfill_platform.adapters.iceberg.lake import Lake
-from backfill_platform.adapters.iceberg.storage import located
+from backfill_platform.adapters.records.storage import located
 from backfill_platform.domain.hours import HOUR, HourRange, hour_of
 from backfill_platform.domain.tables import Table
 

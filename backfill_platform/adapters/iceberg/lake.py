@@ -27,13 +27,12 @@ from backfill_platform.adapters.iceberg.changes import MAIN, Change, between, em
 from backfill_platform.adapters.iceberg.column_types import fields_of
 from backfill_platform.adapters.iceberg.evolution import column_changes, differences, evolve
 from backfill_platform.adapters.iceberg.inventory import LakeFile, TableInventory, expired_until, lake_file, main_files
-from backfill_platform.adapters.iceberg.storage import located
 from backfill_platform.adapters.iceberg.unchanged import delete_files, unchanged_hours
+from backfill_platform.adapters.records.storage import located, path_of
 from backfill_platform.domain.column_changes import ColumnChange
 from backfill_platform.domain.column_types import ColumnType
 from backfill_platform.domain.hours import HourRange, merge_hours
 from backfill_platform.domain.tables import Column, Layer, Table
-from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import LakeConflict, PreconditionError
 
 if TYPE_CHECKING:
@@ -174,15 +173,16 @@ class Lake:
             counts[file.hour] = counts.get(file.hour, 0) + file.rows
         return counts
 
-    def built_hours(self, table: Table) -> set[datetime]:
-        """The hours that were promoted: those with rows, and those that are recorded as empty.
+    def built_hours(self, table: Table, hours: HourRange | None = None) -> set[datetime]:
+        """The hours, of those given or of all, that were promoted: those with rows, and those that are recorded as empty.
 
         Any other hour was never built, or has been lost.
         """
         iceberg_table = self.load(table)
         if iceberg_table is None:
             return set()
-        return set(self.rows_by_hour(table)) | empty_hours(iceberg_table)
+        empty = empty_hours(iceberg_table)
+        return set(self.rows_by_hour(table, hours)) | (empty if hours is None else empty.intersection(hours))
 
     def inventory(self, table: Table, time: str = "") -> TableInventory:
         """The inventory of `main`, from the metadata alone; with the spans of the timestamp column `time`.
@@ -208,12 +208,8 @@ class Lake:
         """The URIs of files that the metadata lists, but the storage has no longer, or with another size."""
         if not files:
             return set()
-        local = [local_path(file.uri) for file in files]
-        if all(local):
-            infos = pyarrow.fs.LocalFileSystem().get_file_info(local)
-        else:
-            filesystem, _ = pyarrow.fs.FileSystem.from_uri(self.root_uri)
-            infos = filesystem.get_file_info([pyarrow.fs.FileSystem.from_uri(file.uri)[1] for file in files])
+        filesystem, _ = located(next(iter(files)).uri)
+        infos = filesystem.get_file_info([path_of(file.uri) for file in files])
         # The size of a missing file is None.
         return {file.uri for file, info in zip(files, infos, strict=True) if info.size != file.bytes}
 
@@ -285,7 +281,7 @@ class Lake:
         self.drop_branch(table, branch)
         filesystem, folder = located(self.data_uri(table, attempt))
         written = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=True))
-        promoted = {located(file.uri)[1] for file in self._plan(table, None, MAIN)} if written else set()
+        promoted = {path_of(file.uri) for file in self._plan(table, None, MAIN)} if written else set()
         if promoted.isdisjoint(file.path for file in written):
             if written:
                 filesystem.delete_dir(folder)

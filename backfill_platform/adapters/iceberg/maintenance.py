@@ -22,9 +22,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from backfill_platform.adapters.iceberg.changes import MAIN
 from backfill_platform.adapters.iceberg.inventory import EXPIRED_UNTIL, expired_until
 from backfill_platform.adapters.iceberg.lake import Lake, properties_of
-from backfill_platform.adapters.iceberg.storage import located
+from backfill_platform.adapters.records.storage import located, path_of
 from backfill_platform.domain.tables import Table
-from backfill_platform.domain.uris import local_path
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -188,7 +187,7 @@ def _reachable(table: IcebergTable, without: Collection[int] = ()) -> set[str]:
             manifests.update((manifest.manifest_path, manifest) for manifest in listed)
         for entries in readers.map(lambda manifest: manifest.fetch_manifest_entry(table.io), manifests.values()):
             found |= {entry.data_file.file_path for entry in entries}
-    return {_path(uri) for uri in found | manifests.keys()}
+    return {path_of(uri) for uri in found | manifests.keys()}
 
 
 def _delete(filesystem: pyarrow.fs.FileSystem, files: Collection[StoredFile], below: str) -> None:
@@ -205,10 +204,4 @@ def _delete(filesystem: pyarrow.fs.FileSystem, files: Collection[StoredFile], be
 
 
 def _data_folder(lake: Lake, table: Table) -> str:
-    return located(lake.data_uri(table, ""))[1].rstrip("/")
-
-
-def _path(uri: str) -> str:
-    """The path of a URI on its file system, as pyarrow writes it."""
-    local = local_path(uri)
-    return uri.partition("://")[2] if local is None else local
+    return path_of(lake.data_uri(table, "")).rstrip("/")

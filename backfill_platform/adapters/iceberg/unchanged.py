@@ -9,7 +9,7 @@ from hashlib import blake2b
 import pyarrow.fs
 
 from backfill_platform.adapters.iceberg.inventory import LakeFile
-from backfill_platform.adapters.iceberg.storage import located
+from backfill_platform.adapters.records.storage import located
 
 _CHUNK = 1 << 20
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from backfill_platform.adapters.records.storage import located
 from backfill_platform.domain.pacing import Limits
-from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import UsageError
 
 COLUMNS = ("moment", "hour", "margin", "partition", "key", "value", "headers", "origin", "stamp")
@@ -49,11 +49,7 @@ class Selection:
 
     def __init__(self, root_uri: str, replay: str, pipeline: str) -> None:
         self.uri = f"{root_uri}/replay/{replay}/{pipeline}"
-        local = local_path(self.uri)
-        if local:
-            self._filesystem, self._path = pyarrow.fs.LocalFileSystem(), local
-        else:
-            self._filesystem, self._path = pyarrow.fs.FileSystem.from_uri(self.uri)
+        self._filesystem, self._path = located(self.uri)
 
     @property
     def rows_uri(self) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem, LocalFileSystem
 
+from backfill_platform.adapters.records.storage import located
 from backfill_platform.adapters.spark.looks import LAST, STARTED, Across, PlanFiles, Wanted
 from backfill_platform.adapters.spark.sessions import moment_number
 from backfill_platform.domain.column_types import ColumnType, DataType
-from backfill_platform.domain.uris import local_path
 
 if TYPE_CHECKING:
     from backfill_platform.domain.windows import UntilClosed
@@ -35,12 +35,6 @@ _KEY_TYPES: Mapping[DataType, pa.DataType] = {
 _TIME = "_time"  # microseconds since 1970
 
 
-def _located(uri: str) -> tuple[FileSystem, str]:
-    # Local ones are not percent-encoded, and Arrow refuses spaces.
-    local = local_path(uri)
-    return (LocalFileSystem(), local) if local else FileSystem.from_uri(uri)
-
-
 def arrow_key_type(key: DataType) -> pa.DataType | None:
     """The type of a key for `ArrowLooks`; None where Spark and Arrow may not agree which values are the same."""
     return _KEY_TYPES.get(key)
@@ -52,18 +46,18 @@ class ArrowLooks:
     def __init__(self, plan_files: PlanFiles, ahead: UntilClosed, time: str, key_type: pa.DataType) -> None:
         self._plan, self._key, self._time, self._key_type = plan_files, ahead.key, time, key_type
         self._gap = ahead.gap // timedelta(microseconds=1)
+        self._rows_in = cache(self._counted)  # one look takes in files of the one before
 
     def rows(self, begin: datetime, end: datetime) -> int | None:
         """How many rows the files have; None where one of them lacks the key or the time, as a file of an older schema may."""
-
-        def of_file(uri: str) -> int | None:
-            filesystem, path = _located(uri)
-            with filesystem.open_input_file(path) as file:
-                footer = pq.read_metadata(file)
-            return footer.num_rows if {self._key, self._time} <= set(footer.schema.to_arrow_schema().names) else None
-
-        counts = self._of_files(of_file, begin, end)
+        counts = self._of_files(self._rows_in, begin, end)
         return None if None in counts else sum(filter(None, counts))
+
+    def _counted(self, uri: str) -> int | None:
+        filesystem, path = located(uri)
+        with filesystem.open_input_file(path) as file:
+            footer = pq.read_metadata(file)
+        return footer.num_rows if {self._key, self._time} <= set(footer.schema.to_arrow_schema().names) else None
 
     def sessions(self, keys: Across | pa.Table, begin: datetime, end: datetime, wanted: Wanted) -> pa.Table:
         """As `Looks.sessions`."""
@@ -115,7 +109,7 @@ class ArrowLooks:
         asked = None if keys is None else keys.combine_chunks()
 
         def of_file(uri: str) -> pa.Table:
-            filesystem, path = _located(uri)
+            filesystem, path = located(uri)
             with filesystem.open_input_file(path) as file:
                 rows = pq.ParquetFile(file).read([self._key, self._time])
             times = rows[self._time].cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PlanFiles = Callable[[datetime, datetime], Sequence[str]]  # those that may hold events of a span of time
+
 STARTED = "_started"
 LAST = "_last"  # microseconds: as a timestamp it would come back in the machine's local time
 MOST_EVENTS = 20_000_000  # that this process looks at, a few files at a time
@@ -76,6 +78,3 @@ class SizedLooks:
     def _by(self, begin: datetime, end: datetime) -> Looks:
         rows = self._rows(begin, end)
         return self._many if rows is None or rows > MOST_EVENTS else self._few
-
-
-PlanFiles = Callable[[datetime, datetime], Sequence[str]]

@@ -33,7 +33,8 @@ class CheckedRunLauncher(DefaultRunLauncher):
         """RUNNING, or NOT_FOUND with the reason; run monitoring then reports the run failed."""
         if PROCESS_TAG in run.tags:
             return _running() if is_alive(run) else _gone("its process is gone")
-        if run.tags.get(HOME_TAG, mine := home_id(self._instance)) != mine:
+        home = run.tags.get(HOME_TAG)
+        if home and home != home_id(self._instance):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "the daemon of another home has launched it, and knows")
         client = cast(Any, self)._get_grpc_client_for_termination(run.run_id)
         if client is None:

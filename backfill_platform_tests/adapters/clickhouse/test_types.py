@@ -162,6 +162,21 @@ def test_a_value_that_does_not_fit_is_refused_by_the_load(warehouse: Warehouse, 
                 assert stored_rows(warehouse, staging.desired) == Counter()
 
 
+@pytest.mark.parametrize("lacking", ["tags", "counts", "thing", "n"])
+def test_a_file_without_a_required_column_is_refused_by_the_load(
+    warehouse: Warehouse, table: Table, tmp_path: Path, lacking: str
+) -> None:
+    """ClickHouse would take an array or a map that is not there for an empty one."""
+    (uri,) = unchecked(tmp_path, [plain_row(0)])
+    path = uri.removeprefix("file://")
+    pq.write_table(pq.read_table(path).drop_columns([lacking]), path)
+    for loading in Loading:
+        with Staging(warehouse, table, attempt(), [TEN], exclusive=False) as staging:
+            with pytest.raises(BackfillError, match=lacking):
+                staging.load_files([uri], {TEN: 1}, loading)
+            assert stored_rows(warehouse, staging.desired) == Counter()
+
+
 def _leaves(value: Any) -> list[Any]:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return [value] if parts is None else [leaf for part in parts for leaf in _leaves(part)]

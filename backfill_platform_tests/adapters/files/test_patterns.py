@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from backfill_platform.adapters.files.patterns import files_of, fixed_folder, named
+from backfill_platform.domain.object_store import ObjectStore
 from backfill_platform.domain.uris import local_uri
 from backfill_platform_tests.events import hour
+from backfill_platform_tests.fixtures_object_store import Bucket
 
 HOURS = [hour(0), hour(1), hour(2)]
 # Where T0 is 22:00 on the last day of April, the third hour is on another day.
@@ -48,6 +50,20 @@ def test_an_hour_has_the_files_of_its_folder_and_no_others(tmp_path: Path, layou
         HOURS[2]: [],
     }
     assert all(info.size == 2 for infos in found.values() for info in infos)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bucket_is_laid_out_like_a_folder(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    for name, value in ObjectStore(bucket.endpoint).environment.items():
+        monkeypatch.setenv(name, value)
+    pattern, names = LAYOUTS[layout]
+    for at in (hour(-1), HOURS[0], hour(24)):
+        bucket.client().put_object(Bucket=bucket.name, Key=f"a folder/{names[0].format(at, 0)}", Body=b"1\n")
+    found = files_of(f"s3://{bucket.name}/a folder/{pattern}", HOURS[:2])
+    assert {at: [info.path for info in infos] for at, infos in found.items()} == {
+        HOURS[0]: [f"{bucket.name}/a folder/{names[0].format(HOURS[0], 0)}"],
+        HOURS[1]: [],
+    }
 
 
 def test_what_is_written_in_a_pattern_means_itself(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from backfill_platform.adapters.clickhouse import fingerprints
 from backfill_platform.adapters.clickhouse.consistency import disagreement, inconsistencies
+from backfill_platform.adapters.clickhouse.publishing.desired_rows import validate
 from backfill_platform.adapters.clickhouse.publishing.diff import (
     HourDiff,
     describe,
@@ -102,7 +103,7 @@ def prepare(
     during an earlier publish are refused with OpenHour, unless `remove_foreign`. Writes nothing outside the staging tables.
     Raises CheckFailed when desired rows lie outside the hours.
     """
-    repeated = staging.validate(hours)
+    repeated = validate(staging, hours)
     desired = fingerprints.states(staging.warehouse, staging.table, hours, source=staging.desired)
     on_step("validated")
     results = look(staging, desired, rewrite_inconsistent=rewrite_inconsistent)

@@ -11,9 +11,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from backfill_platform.adapters.clickhouse.client import Warehouse, resend
+from backfill_platform.adapters.records.storage import located, path_of
 from backfill_platform.domain.column_types import ArrayType, ColumnType, DataType, DecimalType, MapType, StructType
 from backfill_platform.domain.tables import Column, Table
-from backfill_platform.domain.uris import local_path
 from backfill_platform.errors import CheckFailed, PreconditionError
 
 ROWS_PER_BATCH = 200_000
@@ -55,7 +55,7 @@ def push_files(
     does not fit its column, or when the table does not have as many rows as were accepted; WarehouseUnavailable when a batch
     gets no answer on any try.
     """
-    if len({local_path(uri) or uri for uri in uris}) != len(uris):
+    if len(set(map(path_of, uris))) != len(uris):
         raise PreconditionError(f"{table}: a file is listed twice, its rows would be doubled; list each file once")
 
     def send(name: str, rows: pa.Table) -> None:
@@ -90,7 +90,7 @@ def _filled(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
     schema = pa.schema([pa.field(column.name, arrow_type(column.type), column.nullable) for column in table.stored_columns])
     try:
-        system, path = _open(uri)
+        system, path = located(uri)
         file = pq.ParquetFile(path, filesystem=system)
     except (OSError, pa.ArrowInvalid) as error:
         raise PreconditionError(f"{table}: {uri} cannot be read: {error}") from error
@@ -114,11 +114,3 @@ def _batches(table: Table, uri: str) -> Iterator[pa.Table]:
 def _name_in(column: Column, names: Sequence[str]) -> str:
     """The name under which a file has the column, which may be an earlier one; empty where it does not have it."""
     return next((name for name in (column.name, *column.was) if name in names), "")
-
-
-def _open(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    path = local_path(uri)
-    if path is not None:
-        return pyarrow.fs.LocalFileSystem(), path
-    remote: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(uri)
-    return remote

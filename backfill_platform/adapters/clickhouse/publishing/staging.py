@@ -28,6 +28,7 @@ from backfill_platform.adapters.clickhouse.column_types import converted, file_s
 from backfill_platform.adapters.clickhouse.preconditions import check_target
 from backfill_platform.adapters.clickhouse.publishing.leases import LEASE_SECONDS, Lease, live_holders
 from backfill_platform.adapters.clickhouse.publishing.leftovers import began_to_publish, settle
+from backfill_platform.adapters.clickhouse.publishing.pull import pull_files
 from backfill_platform.adapters.clickhouse.publishing.push import push_files
 from backfill_platform.adapters.clickhouse.schema import (
     PATCHES_DATABASE,
@@ -37,12 +38,8 @@ from backfill_platform.adapters.clickhouse.schema import (
 )
 from backfill_platform.adapters.clickhouse.sql import (
     EVERY_HOUR,
-    file_settings,
-    files_source,
     hour_from,
     hour_number,
-    hour_of,
-    hour_start,
     literal,
     names,
     of_tenants,
@@ -194,8 +191,8 @@ class Staging:
         self.lease = self._lease()
         self.lease.take()
         self._on_step("leased")
-        self.warehouse.command(database_statement(STAGING_DATABASE), doing="creating the staging database")
-        self.warehouse.command(database_statement(PATCHES_DATABASE), doing="creating the database of patches")
+        databases = map(database_statement, (STAGING_DATABASE, PATCHES_DATABASE))
+        self.warehouse.prepare(databases, doing="creating the databases of staging tables and patches")
         alive = live_holders(self.warehouse, self.table)
         if self.exclusive:
             settle(self, alive)
@@ -289,12 +286,8 @@ class Staging:
         for a value that does not fit its column, CheckFailed when the counts differ.
         """
         if paths and loading is Loading.PULL:
-            self.warehouse.command(
-                f"INSERT INTO {self.desired} ({names(self.table.stored_names)}) {files_source(self.table, paths)}",
-                settings={**file_settings(self.table), **INSERT_SETTINGS, "insert_deduplicate": 0},
-                query_id=self.query_id("load"),
-                doing=f"loading {len(paths)} files of the lake for {self.table}",
-            )
+            query_id = self.query_id("load")
+            pull_files(self.warehouse, self.desired, self.table, paths, settings=INSERT_SETTINGS, query_id=query_id)
         elif paths:
             self._push(paths)
         loaded = self._count_rows(expected)
@@ -360,53 +353,6 @@ class Staging:
         loaded = self._count_rows(expected)
         self._on_step("loaded")
         return loaded
-
-    def validate(self, hours: Collection[datetime]) -> dict[datetime, CheckFailed]:
-        """The hours whose desired rows cannot be published, because two of them have the same key.
-
-        Raises CheckFailed when rows lie outside the hours or not on the full hour: then the whole load is wrong.
-        """
-        hour, where = hour_of(self.table), within(self.table, hours)
-        # A table without the hour has the time that it is computed from.
-        off = "0" if self.table.target.hour else f"countIf({hour} != {hour_start(self.table)})"
-        ((outside, beside, first, last),) = self.warehouse.rows(
-            f"SELECT countIf(NOT {where.sql}), {off}, toString(min({hour})), toString(max({hour})) FROM {self.desired}",
-            parameters=where.parameters,
-            doing=f"checking the hours of the desired rows of {self.table}",
-        )
-        if outside or beside:
-            problem = (
-                f"{outside} desired rows lie outside the hours of the repair"
-                if outside
-                else f"the hour of {beside} desired rows is not on the full hour"
-            )
-            raise CheckFailed(
-                f"{self.table}: {problem} (the column {self.table.hour} runs from {first} to {last}); nothing was published. "
-                "Rows must be owned by the hours that are repaired"
-            )
-        keys = names(sorting_key(self.table))
-        suspects = self.warehouse.rows(
-            f"SELECT {hour_number(self.table)} AS __hour FROM {self.desired} "
-            f"GROUP BY __hour HAVING count() != uniqExact(cityHash64(tuple({keys})))",
-            doing=f"looking for repeated keys in the desired rows of {self.table}",
-        )
-        if not suspects:
-            return {}
-        suspected = within(self.table, [hour_from(number) for (number,) in suspects])
-        repeated = self.warehouse.rows(
-            f"SELECT {hour_number(self.table)} AS __hour, sum(__rows - 1) FROM (SELECT {keys}, count() AS __rows "
-            f"FROM {self.desired} WHERE {suspected.sql} GROUP BY {keys} HAVING __rows > 1) GROUP BY __hour",
-            parameters=suspected.parameters,
-            settings={"optimize_aggregation_in_order": 1},  # rows are sorted by the key: memory does not grow with them
-            doing=f"counting repeated keys in the desired rows of {self.table}",
-        )
-        return {
-            hour_from(number): CheckFailed(
-                f"{self.table} {format_hour(hour_from(number))}: {rows} desired rows repeat a key "
-                f"({', '.join(sorting_key(self.table))}); the transform must give one row for each key"
-            )
-            for number, rows in repeated
-        }
 
     def _insert(self, batch: Sequence[Sequence[Any]], number: int) -> None:
         self.warehouse.insert_rows(

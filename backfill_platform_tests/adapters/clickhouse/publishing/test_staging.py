@@ -12,6 +12,7 @@ import pytest
 from backfill_platform.adapters.clickhouse import client, fingerprints
 from backfill_platform.adapters.clickhouse.client import Warehouse
 from backfill_platform.adapters.clickhouse.publishing import push
+from backfill_platform.adapters.clickhouse.publishing.desired_rows import validate
 from backfill_platform.adapters.clickhouse.publishing.patches import patched_hours, undoable
 from backfill_platform.adapters.clickhouse.publishing.prepare import prepare
 from backfill_platform.adapters.clickhouse.publishing.publish import publish
@@ -220,7 +221,7 @@ def test_a_repeated_key_is_found_even_after_a_merge(warehouse: Warehouse, visits
     rows = [visit(TEN, "ada"), visit(TEN, "ada"), visit(TEN, "bob", pages=1), visit(TEN, "bob", pages=2), visit(ELEVEN, "ada")]
     staging = staged(warehouse, visits, rows)
     warehouse.command(f"OPTIMIZE TABLE {staging.desired} FINAL", doing="merging")
-    problems = staging.validate([TEN, ELEVEN])
+    problems = validate(staging, [TEN, ELEVEN])
     assert list(problems) == [TEN]
     assert "2 desired rows repeat a key (hour, visitor)" in str(problems[TEN])
 
@@ -228,7 +229,7 @@ def test_a_repeated_key_is_found_even_after_a_merge(warehouse: Warehouse, visits
 def test_rows_outside_the_hours_stop_the_attempt(warehouse: Warehouse, visits: Table) -> None:
     staging = staged(warehouse, visits, [visit(TEN, "ada"), visit(TWELVE, "bob"), visit(ELEVEN, "cyd")])
     with pytest.raises(CheckFailed, match="1 desired rows lie outside the hours of the repair"):
-        staging.validate([TEN, TWELVE])
+        validate(staging, [TEN, TWELVE])
 
 
 def test_rows_whose_hour_is_not_a_full_hour_stop_the_attempt(warehouse: Warehouse, visits: Table) -> None:
@@ -237,7 +238,7 @@ def test_rows_whose_hour_is_not_a_full_hour_stop_the_attempt(warehouse: Warehous
     staging.open()
     staging.load_rows([row], {TEN: 1})
     with pytest.raises(CheckFailed, match="the hour of 1 desired rows is not on the full hour"):
-        staging.validate([TEN])
+        validate(staging, [TEN])
 
 
 # --- fences ---
