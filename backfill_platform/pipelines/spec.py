@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pandera.pyspark import DataFrameModel
 
@@ -24,7 +24,7 @@ from backfill_platform.adapters.kafka.topic import MESSAGE_COLUMNS, KafkaTopic
 from backfill_platform.adapters.records.fitting import TYPES as FITTED
 from backfill_platform.adapters.records.frames import GIVEN
 from backfill_platform.adapters.spark.checks import AUDIT_CHECKS, SESSION_CHECKS, HourRule, RowRule, Rules, check_name
-from backfill_platform.adapters.spark.column_types import declared_type, spark_type
+from backfill_platform.adapters.spark.column_types import spark_type
 from backfill_platform.adapters.spark.schema_rules import rules_of
 from backfill_platform.adapters.spark.sessions import SESSION_START
 from backfill_platform.adapters.spark.stored_values import storable
@@ -37,9 +37,10 @@ from backfill_platform.domain.gap_policy import GapPolicy
 from backfill_platform.domain.hours import HourRange
 from backfill_platform.domain.plan import Node
 from backfill_platform.domain.run_order import PRIORITIES
-from backfill_platform.domain.tables import Column, Layer, Partitioning, Table, TargetTable, check_storable
+from backfill_platform.domain.tables import Layer, Partitioning, Table, TargetTable, check_storable
 from backfill_platform.domain.windows import NO_MARGIN, UntilClosed, Window
 from backfill_platform.errors import SpecError, UsageError
+from backfill_platform.pipelines.declared_tables import table_of, with_earlier_names
 from backfill_platform.pipelines.inputs import check_inputs, check_lineage, inputs_of
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ class RawTable:
     @cached_property
     def table(self) -> Table:
         """The table as the engines see it."""
-        plain = _table(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
+        plain = table_of(Layer.RAW, self.name, self.schema, hour="ingestion_hour", key=(), partitioning=Partitioning.HOUR)
         if renamed := sorted({self.event_time, *MESSAGE_COLUMNS} & self.was.keys()):
             raise SpecError(f"{plain}: {', '.join(renamed)} cannot be renamed; the hours of events are found by it")
-        return replace(plain, columns=tuple(_named(plain, self.was)))
+        return replace(plain, columns=tuple(with_earlier_names(plain, self.was)))
 
     @cached_property
     def taken(self) -> Mapping[str, str]:
@@ -134,10 +135,12 @@ class DerivedTable:
     @cached_property
     def table(self) -> Table:
         """The table as the engines see it."""
-        plain = _table(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
+        plain = table_of(self.layer, self.name, self.schema, hour="hour", key=self.key, partitioning=self.partitioning)
         if unknown := sorted(self.stored_as.keys() - set(plain.column_names)):
             raise SpecError(f"{plain}: stored_as names {', '.join(unknown)}, which is no column of it")
-        columns = tuple(replace(column, stored_as=self.stored_as.get(column.name, "")) for column in _named(plain, self.was))
+        columns = tuple(
+            replace(column, stored_as=self.stored_as.get(column.name, "")) for column in with_earlier_names(plain, self.was)
+        )
         return replace(plain, columns=columns, tenant=self.tenant, target=self.target)
 
 
@@ -388,23 +391,3 @@ class Pipeline:
     def hours_until(self, now: datetime) -> HourRange:
         """All hours of the pipeline up to its end, or up to the last full hour before `now` where it is live."""
         return HourRange(self.start, self.end or now.replace(minute=0, second=0, microsecond=0))
-
-
-def _named(table: Table, was: Mapping[str, str | tuple[str, ...]]) -> list[Column]:
-    """The columns of a table with the names that they had before. Raises SpecError for one that it does not have."""
-    if unknown := sorted(was.keys() - set(table.column_names)):
-        raise SpecError(f"{table}: was names {', '.join(unknown)}, which is no column of it; write {{new name: old name}}")
-    earlier = {name: (names,) if isinstance(names, str) else names for name, names in was.items()}
-    return [replace(column, was=earlier.get(column.name, ())) for column in table.columns]
-
-
-def _table(layer: Layer, name: str, schema: Schema, *, hour: str, key: tuple[str, ...], partitioning: Partitioning) -> Table:
-    container: Any = schema.to_schema()
-    columns = []
-    for column_name, declared in container.columns.items():
-        try:
-            kind = declared_type(declared.dtype.type)
-        except SpecError as error:
-            raise SpecError(f"{layer}/{name}: column '{column_name}': {error}") from None
-        columns.append(Column(column_name, kind, bool(declared.nullable), declared.description or ""))
-    return Table(layer, name, tuple(columns), hour=hour, key=key, partitioning=partitioning)
